@@ -1,0 +1,82 @@
+"""Cancellation as a value that is handed down: closing it ends what was registered with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from .errors import CopyCancelled
+
+
+class CloseableRegistry:
+    """Callables that end some work, to be called when the work is cancelled.
+
+    Closing is idempotent and may come from any thread; the first reason is kept. Callables run
+    with no lock held, the youngest first; registering with a closed registry raises at once.
+    A child closes with its parent, never the parent with its child.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._callables: dict[int, Callable[[], object]] = {}
+        self._next = 0
+        self._reason = "the copy was cancelled"
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def reason(self) -> str:
+        return self._reason
+
+    def check(self) -> None:
+        """Raise ``CopyCancelled`` if closed. Long loops call it once per chunk."""
+        if self._closed.is_set():
+            raise CopyCancelled(self._reason)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, but raise ``CopyCancelled`` as soon as the registry is closed."""
+        if self._closed.wait(seconds):
+            raise CopyCancelled(self._reason)
+
+    @contextmanager
+    def registered(self, close: Callable[[], object]) -> Iterator[None]:
+        """Have ``close`` called if the registry is closed within this block."""
+        with self._lock:
+            self.check()
+            token = self._next
+            self._next += 1
+            self._callables[token] = close
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callables.pop(token, None)
+
+    @contextmanager
+    def child(self) -> Iterator[CloseableRegistry]:
+        """A registry that closes with this one and can be closed alone."""
+        registry = CloseableRegistry()
+        with self.registered(lambda: registry.close(self._reason)):
+            yield registry
+
+    def close(self, reason: str | None = None) -> None:
+        """End everything registered. Errors of the callables are raised, as a group, after all ran."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            if reason:
+                self._reason = reason
+            self._closed.set()
+            callables = [self._callables.pop(token) for token in sorted(self._callables, reverse=True)]
+        errors: list[Exception] = []
+        for close in callables:
+            try:
+                close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup("closing failed", errors)

@@ -1,0 +1,135 @@
+"""From a store's answer to an error of the tree: one table for every S3 backend.
+
+Codes are those of the AWS document "Error responses" (Amazon S3 API reference).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .errors import (
+    AccessDenied,
+    BackendError,
+    BackendUnavailable,
+    ConnectionFailed,
+    CopyCancelled,
+    IntegrityError,
+    SourceChanged,
+    SourceNotFound,
+    StalledTransfer,
+    Throttled,
+    TransferError,
+)
+from .request import CopyRequest
+
+_NOT_FOUND = {"NoSuchKey", "NoSuchBucket", "NotFound", "NoSuchVersion", "404"}
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
+_DENIED = {
+    "AccessDenied",
+    "AllAccessDisabled",
+    "AuthorizationHeaderMalformed",
+    "Forbidden",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+    "AccountProblem",
+    "RequestTimeTooSkewed",
+    "401",
+    "403",
+}
+_THROTTLED = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "429"}
+_TRANSIENT = {"InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted", "500", "502", "503", "504"}
+_CHANGED = {"PreconditionFailed", "412"}
+_DAMAGED = {"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
+
+
+def is_expired(code: str) -> bool:
+    """Whether fresh credentials may help."""
+    return code in _EXPIRED
+
+
+def store_error(
+    code: str,
+    message: str,
+    subject: str,
+    *,
+    status: int = 0,
+    request: CopyRequest | None = None,
+    backend: str | None = None,
+) -> TransferError:
+    """The error for an answer of the store.
+
+    Args:
+        code: S3's error code, or the HTTP status as text where the answer has no body.
+        subject: URI of the object or bucket.
+        status: HTTP status, used where the code says nothing.
+    """
+    where: dict[str, Any] = {"request": request, "backend": backend}
+    for name in (code, str(status)):
+        text = f"{subject}: {code or status}{': ' + message if message else ''}"
+        if name == "NoSuchBucket":
+            return SourceNotFound(
+                f"no such bucket: {subject}", remedy="check the bucket's name and s3.endpoint", **where
+            )
+        if name in _NOT_FOUND:
+            return SourceNotFound(f"no such object: {subject}", **where)
+        if name in _EXPIRED:
+            return AccessDenied(text, remedy="the credentials have expired: renew them", **where)
+        if name in _DENIED:
+            return AccessDenied(text, remedy="check s3.access-key, s3.secret-key and the bucket's policy", **where)
+        if name in _THROTTLED:
+            return Throttled(text, **where)
+        if name in _CHANGED:
+            return SourceChanged(f"{subject} was overwritten while it was read", **where)
+        if name in _DAMAGED:
+            return IntegrityError(text, **where)
+        if name in _TRANSIENT:
+            return BackendError(text, transient=True, **where)
+    return BackendError(text, transient=status >= 500, **where)
+
+
+@contextmanager
+def translating(subject: str, request: CopyRequest | None = None, backend: str | None = None) -> Iterator[None]:
+    """Turn botocore's, boto3's and s3transfer's exceptions of this block into errors of the tree."""
+    try:
+        yield
+    except (TransferError, CopyCancelled, OSError):
+        raise
+    except Exception as error:
+        raise _from_botocore(error, subject, request, backend) from error
+
+
+def _from_botocore(error: Exception, subject: str, request: CopyRequest | None, backend: str | None) -> TransferError:
+    from boto3 import exceptions as boto3
+    from botocore import exceptions as botocore
+
+    where: dict[str, Any] = {"request": request, "backend": backend}
+    match error:
+        case botocore.ClientError():
+            details: dict[str, Any] = dict(error.response.get("Error", {}))
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            code, message = str(details.get("Code", "")), str(details.get("Message", ""))
+            return store_error(code, message, subject, status=status, **where)
+        case botocore.NoCredentialsError() | botocore.PartialCredentialsError():
+            return AccessDenied(
+                f"{subject}: no credentials found",
+                remedy="set s3.access-key and s3.secret-key, or AWS's own environment, or s3.anonymous",
+                **where,
+            )
+        case botocore.CredentialRetrievalError() | botocore.TokenRetrievalError() | botocore.ProfileNotFound():
+            return AccessDenied(f"{subject}: {error}", **where)
+        case botocore.ReadTimeoutError() | botocore.ConnectTimeoutError():
+            return StalledTransfer(f"{subject}: {error}", **where)
+        case botocore.FlexibleChecksumError():
+            return IntegrityError(f"{subject}: {error}", **where)
+        case botocore.HTTPClientError() | botocore.ConnectionError():
+            return ConnectionFailed(f"{subject}: {error}", remedy="check s3.endpoint", **where)
+        case botocore.MissingDependencyException():
+            return BackendUnavailable(f"{subject}: {error}", remedy="pip install 'statelift[crt]'", **where)
+        case boto3.S3UploadFailedError() | boto3.RetriesExceededError():
+            inner = error.__cause__ or error.__context__ or getattr(error, "last_exception", None)
+            if isinstance(inner, Exception) and inner is not error:
+                return _from_botocore(inner, subject, request, backend)
+    return BackendError(f"{subject}: {type(error).__name__}: {error}", **where)
