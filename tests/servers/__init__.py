@@ -1,0 +1,1 @@
+"""Servers and networks that the tests run against: real ones, on loopback."""
