@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from statelift.backends.s3_options import S3Options
 from statelift.transfer.demo.s3_server import S3Server
 
 from .servers.moto import MotoServer
+from .servers.proxy import SlowProxy, slow_proxy
+from .servers.tls import Certificates
 
 
 @pytest.mark.parametrize("name", ["configuration", "tls_configuration"])
@@ -44,3 +48,28 @@ def test_moto_honours_conditions(moto_s3: MotoServer, moto_configuration: Config
         client.get_object(Bucket=moto_bucket, Key="k", IfMatch='"0"')
     access.close()
     assert moto_s3.endpoint.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("name", ["s3", "tls_s3"])
+def test_the_proxy_slows_and_holds(
+    request: pytest.FixtureRequest, name: str, certificates: Certificates, s3_root: Path, bucket: str
+) -> None:
+    server: S3Server = request.getfixturevalue(name)
+    (s3_root / bucket / "key").write_bytes(bytes(1 << 20))
+    with SlowProxy(server.endpoint, rate=4 << 20) as proxy:
+        options = {**server.options, "s3.endpoint": proxy.endpoint, "s3.ca-bundle": certificates.authority}
+        access = S3Access(Configuration(options, environ={}).of(S3Options))
+        started = time.monotonic()
+        assert len(access.client().get_object(Bucket=bucket, Key="key")["Body"].read()) == 1 << 20
+        assert time.monotonic() - started > 0.2
+        assert proxy.moved > 1 << 20
+        access.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "slow-proxy"]
+
+
+def test_a_slow_endpoint_can_be_given_to_any_client(s3: S3Server, bucket: str) -> None:
+    with slow_proxy(s3.endpoint, rate=1 << 20) as endpoint:
+        access = S3Access(Configuration({**s3.options, "s3.endpoint": endpoint}, environ={}).of(S3Options))
+        access.client().put_object(Bucket=bucket, Key="key", Body=b"bytes")
+        access.close()
+    assert (s3.root / bucket / "key").read_bytes() == b"bytes"
