@@ -263,6 +263,23 @@ def _locked_directory(parent: str) -> tuple[str, int]:
             os.close(fd)
 
 
+@contextmanager
+def attempt_directory(parent: str | Path) -> Iterator[str]:
+    """A directory for one attempt at something, below ``parent``; what dead attempts left there is swept first.
+
+    What shall stay is renamed out of it before the block ends; the rest is removed then, or by the
+    next sweep if this process is killed.
+    """
+    os.makedirs(parent, exist_ok=True)
+    sweep(parent)
+    path, fd = _locked_directory(os.fspath(parent))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(fd)
+
+
 def _lock_if_free(path: str) -> int | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
