@@ -69,7 +69,8 @@ def run_batch(
     with closeables.child() as registry:
         batch = _Batch(deque(largest_first(requests)), copy_one, policy, registry)
         batch.run()
-    closeables.check()
+    if closeables.closed:
+        raise CopyCancelled(closeables.reason, batch.done)
     if batch.errors:
         raise CopyFailed(batch.errors, batch.done)
     return CopyReport(tuple(batch.done), time.monotonic() - started)

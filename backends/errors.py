@@ -21,7 +21,7 @@
      ├ CheckpointError, ValueError              a checkpoint's metadata is missing parts, damaged or unknown
      │  └ CheckpointNotFound, FileNotFoundError no ``_metadata``: the checkpoint does not exist
      └ CopyFailed, RuntimeError                 a batch: .errors, one per failed request, and .done
-    CopyCancelled(BaseException)                the registry was closed; .reason
+    CopyCancelled(BaseException)                the registry was closed; .reason and .done
 
 ``transient`` tells the same backend to try again; ``shared`` tells that every other way of
 copying this file would fail alike, so that a fallback is pointless.
@@ -188,8 +188,13 @@ class CopyFailed(TransferError, RuntimeError):
 
 
 class CopyCancelled(BaseException):
-    """The copy's registry was closed. Not an ``Exception``: no fallback may swallow it."""
+    """The copy's registry was closed. Not an ``Exception``: no fallback may swallow it.
 
-    def __init__(self, reason: str = "the copy was cancelled") -> None:
+    Attributes:
+        done: files that a batch had copied, verified and published before.
+    """
+
+    def __init__(self, reason: str = "the copy was cancelled", done: Sequence[CopiedFile] = ()) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.done = tuple(done)

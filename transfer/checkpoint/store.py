@@ -1,0 +1,100 @@
+"""Checkpoints under a base: a checkpoint exists if and only if its ``_metadata`` does."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Self
+
+from ...backends.errors import CheckpointError, CheckpointNotFound, DestinationError, SourceNotFound
+from ...backends.options import Configuration
+from ...backends.request import locate
+from ..objects import Objects
+from .layout import METADATA, CheckpointLocation
+from .metadata import CheckpointMetadata, decode, encode
+
+
+class CheckpointStore:
+    """Reads, writes and lists checkpoints on any store that `Objects` reaches."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.objects = Objects(configuration)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def read(self, checkpoint_uri: str) -> tuple[CheckpointLocation, CheckpointMetadata]:
+        """Location and metadata of ``<base>/chk-<n>``.
+
+        Raises:
+            CheckpointNotFound: there is no such checkpoint.
+            CheckpointError: its metadata is damaged, or is another checkpoint's.
+        """
+        location = CheckpointLocation.parse(checkpoint_uri)
+        try:
+            document = self.objects.read(location.metadata)
+        except SourceNotFound as error:
+            raise CheckpointNotFound(
+                f"{location}: there is no checkpoint: {error.args[0]}",
+                remedy="check the name; a checkpoint without _metadata was never completed",
+            ) from error
+        metadata = decode(document, name=str(location))
+        if metadata.checkpoint_id != location.checkpoint_id:
+            raise CheckpointError(
+                f"{location}: the metadata is that of checkpoint {metadata.checkpoint_id}",
+                remedy=f"it belongs under chk-{metadata.checkpoint_id}",
+            )
+        return location, metadata
+
+    def write(self, location: CheckpointLocation, metadata: CheckpointMetadata) -> None:
+        """Complete a checkpoint: the last write, after every file of it is in its place.
+
+        Raises:
+            CheckpointError: the checkpoint exists already, or the metadata is of another id.
+        """
+        if metadata.checkpoint_id != location.checkpoint_id:
+            raise CheckpointError(f"{location}: the metadata is that of checkpoint {metadata.checkpoint_id}")
+        try:
+            self.objects.write(location.metadata, encode(metadata), only_if_absent=True)
+        except DestinationError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            raise CheckpointError(
+                f"{location}: this checkpoint exists already",
+                remedy="another job may write under the same base: give each its own",
+            ) from error
+
+    def list(self, base: str) -> list[CheckpointLocation]:
+        """Completed checkpoints under a base, oldest id first."""
+        root = _base(base)
+        found = (each.uri for each in self.objects.list(f"{root}/chk-") if each.uri.endswith(f"/{METADATA}"))
+        return sorted(_directly_below(root, found), key=lambda each: each.checkpoint_id)
+
+    def latest(self, base: str) -> CheckpointLocation | None:
+        """The completed checkpoint with the highest id, if there is one."""
+        return max(self.list(base), key=lambda each: each.checkpoint_id, default=None)
+
+    def close(self) -> None:
+        self.objects.close()
+
+
+def _base(base: str) -> str:
+    """As `CheckpointLocation.parse` gives it: absolute where local, no slash at the end."""
+    plain = locate(base).is_local and "://" not in base
+    return (os.path.abspath(base) if plain else base).rstrip("/")
+
+
+def _directly_below(base: str, documents: Iterable[str]) -> Iterator[CheckpointLocation]:
+    for uri in documents:
+        with contextlib.suppress(CheckpointError):
+            location = CheckpointLocation.parse(uri)
+            if location.base == base:
+                yield location
