@@ -40,7 +40,7 @@ class StateDownloader:
         self,
         location: CheckpointLocation,
         downloads: Sequence[Download],
-        closeables: CloseableRegistry | None = None,
+        closeables: CloseableRegistry,
         *,
         progress: Progress | None = None,
         deadline: float | None = None,
@@ -56,7 +56,6 @@ class StateDownloader:
             CopyFailed: a file could not be copied.
             CopyCancelled: ``closeables`` was closed.
         """
-        closeables = closeables or CloseableRegistry()
         inline, requests = plan(location, downloads)
         started = time.monotonic()
         with _undone_on_failure([each.path for each in downloads]):

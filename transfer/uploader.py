@@ -57,7 +57,7 @@ class StateUploader:
         self,
         location: CheckpointLocation,
         uploads: Sequence[Upload],
-        closeables: CloseableRegistry | None = None,
+        closeables: CloseableRegistry,
         *,
         progress: Progress | None = None,
     ) -> tuple[tuple[RelativeFileHandle | InMemoryHandle, ...], CopyReport]:
@@ -74,7 +74,6 @@ class StateUploader:
             CopyFailed: a file could not be copied.
             CopyCancelled: ``closeables`` was closed.
         """
-        closeables = closeables or CloseableRegistry()
         started = time.monotonic()
         handles: list[RelativeFileHandle | InMemoryHandle] = []
         requests: list[CopyRequest] = []
