@@ -24,12 +24,12 @@ class SharedFile:
     """
 
     uri: str
-    key: str
     created_by: int
     confirmed: bool = False
     deletable: bool = True
     users: set[int] = field(default_factory=set)
     holders: set[str] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
 
 
 class SharedFileRegistry:
@@ -68,12 +68,13 @@ class SharedFileRegistry:
                 return known.uri
             file = self._files.get(uri)
             if file is None:
-                file = SharedFile(uri, key, checkpoint, deletable=deletable)
+                file = SharedFile(uri, checkpoint, deletable=deletable)
                 self._files[uri] = file
             if holder is not None:
                 file.holders.add(holder)
             # An unconfirmed file of the same key loses the key, and goes with its own checkpoint.
             self._keys[key] = file
+            file.keys.add(key)
             file.users.add(checkpoint)
             return uri
 
@@ -119,6 +120,7 @@ class SharedFileRegistry:
         unused = [file for file in self._files.values() if not file.users and not file.holders]
         for file in unused:
             del self._files[file.uri]
-            if self._keys.get(file.key) is file:
-                del self._keys[file.key]
+            for key in file.keys:
+                if self._keys.get(key) is file:
+                    del self._keys[key]
         return [file.uri for file in unused if file.deletable]

@@ -20,8 +20,8 @@ from .metadata import CheckpointMetadata, decode, encode
 class CheckpointStore:
     """Reads, writes and lists checkpoints on any store that `Objects` reaches."""
 
-    def __init__(self, configuration: Configuration) -> None:
-        self.objects = Objects(configuration)
+    def __init__(self, configuration: Configuration, *, objects: Objects | None = None) -> None:
+        self.objects = objects or Objects(configuration)
 
     def __enter__(self) -> Self:
         return self
