@@ -12,7 +12,14 @@ from itertools import groupby
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
-from ..backends.errors import BackendError, BackendUnavailable, DestinationError, SourceNotFound, TransferError
+from ..backends.errors import (
+    BackendError,
+    BackendUnavailable,
+    DestinationError,
+    SourceNotFound,
+    StalledTransfer,
+    TransferError,
+)
 from ..backends.landing import STAGING_PREFIX, StagingArea, reading, writing
 from ..backends.options import Configuration
 from ..backends.request import locate
@@ -180,11 +187,19 @@ class _S3Objects:
                 self._delete(bucket, keys[start : start + _DELETED_AT_ONCE])
 
     def _delete(self, bucket: str, keys: Sequence[str]) -> None:
+        try:
+            self._delete_with_retries(bucket, keys)
+        except StalledTransfer:
+            if len(keys) == 1:
+                raise
+            # A slow store answers only when all are gone: ask for fewer.
+            half = len(keys) // 2
+            self._delete(bucket, keys[:half])
+            self._delete(bucket, keys[half:])
+
+    def _delete_with_retries(self, bucket: str, keys: Sequence[str]) -> None:
         for attempt in range(_DELETE_ATTEMPTS):
-            with translating(f"s3://{bucket}"):
-                names = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-                answer = self._client().delete_objects(Bucket=bucket, Delete=names)
-            errors = [each for each in answer.get("Errors", ()) if each.get("Code") != "NoSuchKey"]
+            errors = self._delete_once(bucket, keys)
             if not errors:
                 return
             worst = next((each for each in errors if each.get("Code") not in _TRANSIENT), None)
@@ -192,6 +207,12 @@ class _S3Objects:
                 raise _delete_error(bucket, worst or errors[0], len(errors))
             keys = [each["Key"] for each in errors]
             time.sleep(random.uniform(0.1, 0.3) * 2**attempt)
+
+    def _delete_once(self, bucket: str, keys: Sequence[str]) -> list[dict[str, str]]:
+        with translating(f"s3://{bucket}"):
+            names = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            answer = self._client().delete_objects(Bucket=bucket, Delete=names)
+        return [each for each in answer.get("Errors", ()) if each.get("Code") != "NoSuchKey"]
 
     def close(self) -> None:
         self._access.close()
@@ -303,11 +324,10 @@ class _OtherObjects:
     def list(self, prefix: str) -> Iterator[StoredObject]:
         with _foreign(prefix):
             system, path = self._at(prefix)
-            parent = path if prefix.endswith("/") else os.path.dirname(path)
-            for found, info in sorted(system.find(parent, detail=True).items()):
-                if found.startswith(path):
-                    uri = system.unstrip_protocol(found)
-                    yield StoredObject(uri, int(info["size"] or 0), _epoch(info))
+            start = path.rstrip("/") + "/" if prefix.endswith("/") else path
+            for found, info in sorted(system.find(os.path.dirname(start), detail=True).items()):
+                if found.startswith(start):
+                    yield StoredObject(prefix + found[len(start) :], int(info["size"] or 0), _epoch(info))
 
     def delete(self, uris: Sequence[str]) -> None:
         for uri in uris:
