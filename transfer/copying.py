@@ -12,9 +12,11 @@ from ..backends.closeables import CloseableRegistry
 from ..backends.errors import (
     BackendError,
     BackendUnavailable,
+    ConnectionFailed,
     CopyCancelled,
     CopyFailed,
     NoSpace,
+    StalledTransfer,
     TransferError,
     UnsupportedCopy,
 )
@@ -23,6 +25,7 @@ from ..backends.report import CopiedFile, CopyReport, Progress
 from ..backends.request import CopyRequest
 
 _GROUPS_AT_ONCE = 8
+_UNREACHABLE = (ConnectionFailed, StalledTransfer)
 
 
 @dataclass(slots=True)
@@ -39,7 +42,7 @@ def copy_groups(
     closeables: CloseableRegistry,
     *,
     fallback: Callable[[], PathsCopyingFileSystem],
-    keep: tuple[type[TransferError], ...] = (),
+    keep: Callable[[TransferError], bool] = lambda _: False,
     progress: Progress | None = None,
     ends: float | None = None,
     fail_fast: bool = True,
@@ -49,7 +52,7 @@ def copy_groups(
     Args:
         refused: errors of requests that no backend takes.
         fallback: makes the stream backend, called only where a file needs it.
-        keep: errors that the fallback must not hide.
+        keep: tells errors that the fallback must not hide.
         ends: the deadline on ``time.monotonic()``.
     """
     started = time.monotonic()
@@ -154,28 +157,28 @@ class _Run:
     def _is_fatal(self) -> bool:
         return any(isinstance(error, NoSpace) or (self.fail_fast and error.shared) for error in self.errors)
 
-    def stream(
-        self,
-        fallback: Callable[[], PathsCopyingFileSystem],
-        keep: tuple[type[TransferError], ...],
-    ) -> None:
+    def stream(self, fallback: Callable[[], PathsCopyingFileSystem], keep: Callable[[TransferError], bool]) -> None:
         """Copy by streams what failed for a reason that they need not share."""
-        if not self.errors or self._is_fatal() or (self.ends is not None and time.monotonic() >= self.ends):
+        if self._is_fatal() or (self.ends is not None and time.monotonic() >= self.ends):
             return
-        native = {id(error.request): error for error in self.errors if _may_stream(error, keep)}
-        requests = [error.request for error in native.values() if error.request is not None]
-        if not requests:
+        failed = [error for error in self.errors if _may_stream(error) and not keep(error)]
+        if not failed:
             return
         backend = fallback()
-        requests = [each for each in requests if backend.can_copy_paths(each.source, each.destination)]
+        requests = [each for each in map(_request_of, failed) if backend.can_copy_paths(each.source, each.destination)]
+        if len(requests) > 1 and all(isinstance(error, _UNREACHABLE) for error in failed):
+            # A store that nothing reached: one file tells whether streams do.
+            if self._settle(backend, requests[:1]):
+                return
+            requests = requests[1:]
+        if requests:
+            self._settle(backend, requests)
+
+    def _settle(self, backend: PathsCopyingFileSystem, requests: Sequence[CopyRequest]) -> bool:
+        """Stream these files; whether any of them failed again."""
         if self.progress:
             for request in requests:
                 self.progress.take_back(request)
-        self._settle(backend, requests, native)
-
-    def _settle(
-        self, backend: PathsCopyingFileSystem, requests: Sequence[CopyRequest], native: dict[int, TransferError]
-    ) -> None:
         failed: dict[int, TransferError] = {}
         try:
             copied: Sequence[CopiedFile] = self._call(backend, requests, self.closeables).files
@@ -185,12 +188,16 @@ class _Run:
         except CopyCancelled as error:
             raise CopyCancelled(error.reason, [*self.done, *error.done]) from error
         self.done.extend(copied)
-        succeeded = {id(file.request) for file in copied}
+        settled = {id(file.request) for file in copied}
         self.errors = [
-            _telling(error, failed.get(id(error.request)))
-            for error in self.errors
-            if id(error.request) not in succeeded or id(error.request) not in native
+            _telling(error, failed.get(id(error.request))) for error in self.errors if id(error.request) not in settled
         ]
+        return bool(failed)
+
+
+def _request_of(error: TransferError) -> CopyRequest:
+    assert error.request is not None  # noqa: S101  _may_stream saw to it
+    return error.request
 
 
 def _each(error: TransferError, group: Group) -> list[TransferError]:
@@ -205,8 +212,8 @@ def _each(error: TransferError, group: Group) -> list[TransferError]:
     return copies
 
 
-def _may_stream(error: TransferError, keep: tuple[type[TransferError], ...]) -> bool:
-    return not error.shared and error.request is not None and error.backend != "stream" and not isinstance(error, keep)
+def _may_stream(error: TransferError) -> bool:
+    return not error.shared and error.request is not None and error.backend != "stream"
 
 
 def _telling(native: TransferError, streamed: TransferError | None) -> TransferError:

