@@ -1,0 +1,95 @@
+"""Copying files to and from S3, and within it: every contender at every shape."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from .contenders import CONTENDERS, Plan
+from .data import Shape
+from .memory_limit import limited
+from .sample import Recorder, Sample
+from .servers import Server, Servers
+from .settings import Settings
+from .trial import Conditions, available, interleave, try_once
+
+PART = "copying"
+MEMORY = 512 << 20
+MAIN = ("s5cmd", "wire", "s5cmd, through statelift", "sdk", "sdk, CRT", "stream, parallel", "stream, one by one")
+PEERS = ("obstore", "s3fs", "rclone copy", "aws s3 cp")
+FAST = ("s5cmd", "wire", "obstore")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One line of the matrix."""
+
+    direction: str
+    shape: Shape
+    scheme: str = "http"
+    slow: bool = False
+    contenders: tuple[str, ...] = (*MAIN, *PEERS)
+    memory: int | None = None
+    main: bool = False
+
+    @property
+    def name(self) -> str:
+        slow = ", 30 ms to the first byte and 100 MB/s a connection" if self.slow else ""
+        memory = f", {self.memory >> 20} MiB of memory" if self.memory else ""
+        return f"{self.direction} {self.shape}, {self.scheme}{slow}{memory}"
+
+
+def matrix(settings: Settings) -> list[Scenario]:
+    """Downloads by every contender, then what is asked of fewer: TLS, slow links, uploads, copies."""
+    large, small, huge = settings.large, settings.small, settings.huge
+    down = [
+        Scenario("download", large, main=True),
+        Scenario("download", small, main=True),
+        Scenario("download", huge, contenders=(*MAIN[:4], *PEERS[:3])),
+        Scenario("download", large, "https", contenders=(*MAIN[:4], *PEERS), main=True),
+        Scenario("download", small, "https", contenders=(*MAIN[:4], "obstore")),
+        Scenario("download", huge, "https", contenders=FAST),
+        Scenario("download", large, slow=True, contenders=FAST),
+        Scenario("download", small, slow=True, contenders=FAST),
+    ]
+    up = [
+        Scenario("upload", large, contenders=(*MAIN[:4], *PEERS)),
+        Scenario("upload", large, "https", contenders=(*MAIN[:3], "obstore")),
+        Scenario("upload", small, contenders=(*MAIN[:4], "obstore")),
+        Scenario("upload", huge, contenders=FAST),
+        Scenario("server-side", large, contenders=(*MAIN[:3], *PEERS)),
+    ]
+    tight = [Scenario("download", large, memory=MEMORY), Scenario("upload", large, contenders=MAIN[:4], memory=MEMORY)]
+    return [*down, *up, *tight]
+
+
+def measure(settings: Settings, recorder: Recorder, servers: Servers) -> None:
+    """Run the matrix."""
+    for scenario in matrix(settings):
+        with servers.serving(scenario.scheme, slow=scenario.slow, keeping=scenario.direction != "download") as server:
+            measure_one(scenario, settings, recorder, server)
+
+
+def measure_one(scenario: Scenario, settings: Settings, recorder: Recorder, server: Server) -> None:
+    """All rounds of one scenario."""
+    rounds = settings.rounds if scenario.main else settings.few_rounds
+    found = available(scenario.contenders, PART, scenario.name, scenario.direction, recorder)
+    plan = plan_of(scenario, settings, server)
+    with ExitStack() as stack:
+        memory = stack.enter_context(limited(scenario.memory)) if scenario.memory else None
+        conditions = Conditions(settings.cpu, memory=memory)
+
+        def one(name: str, number: int) -> Sample:
+            shape = scenario.shape
+            sample = Sample(PART, scenario.name, name, number, bytes=shape.bytes, files=shape.count)
+            return try_once(CONTENDERS[name], plan, sample, conditions)
+
+        interleave([each.name for each in found], rounds, settings.warm_ups, one, recorder)
+
+
+def plan_of(scenario: Scenario, settings: Settings, server: Server) -> Plan:
+    """Downloads read the server's own objects; uploads read the same files from a directory."""
+    objects = server.objects(scenario.shape)
+    source = server.bucket / scenario.shape.prefix
+    directory = source if scenario.direction == "upload" else settings.scratch / "target"
+    return Plan(scenario.direction, server, objects, directory, settings.scratch, prefix="written")

@@ -1,0 +1,241 @@
+"""Plots of the results: what a reader should see before the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .rounds import spread
+from .sample import Results, Sample
+from .tables import ranked
+
+OURS, OURS_LIGHT, THEIRS, THEIRS_LIGHT, INK, FAINT = "#c8553d", "#eab8ab", "#4a6c8c", "#b9c8d6", "#22262b", "#8b939c"
+_PHASES = {
+    "plan": "#d9d2c5",
+    "transfer": "#4a6c8c",
+    "verify": "#83a0bb",
+    "open": "#e0a458",
+    "clip": "#c8553d",
+    "first read": "#7a9e7e",
+    "start": "#e4e6e9",
+}
+
+
+def _pyplot() -> Any:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams.update(
+        {
+            "font.family": "DejaVu Sans",
+            "font.size": 9,
+            "text.color": INK,
+            "axes.labelcolor": INK,
+            "xtick.color": FAINT,
+            "ytick.color": INK,
+            "axes.edgecolor": FAINT,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlelocation": "left",
+            "axes.titlesize": 10,
+            "axes.titleweight": "bold",
+            "figure.dpi": 160,
+            "savefig.bbox": "tight",
+            "savefig.pad_inches": 0.2,
+            "legend.frameon": False,
+        }
+    )
+    return plt
+
+
+def _median(samples: Sequence[Sample], name: str, value: Callable[[Sample], float]) -> float:
+    found = spread([each for each in samples if each.contender == name], value)
+    return found.median if found else 0.0
+
+
+def _counted(samples: Sequence[Sample]) -> list[str]:
+    """Contenders that have a result, the quickest first."""
+    return [name for name in ranked(samples) if _median(samples, name, lambda sample: sample.wall)]
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("wire")
+
+
+def _finish(figure: Any, title: str, note: str, path: Path) -> Path:
+    figure.suptitle(title, x=0.01, y=1.0, ha="left", va="bottom", fontsize=13, fontweight="bold")
+    figure.text(0.01, -0.01, note, ha="left", va="top", fontsize=7.5, color=FAINT)
+    figure.savefig(path, facecolor="white")
+    _pyplot().close(figure)
+    return path
+
+
+def _bare(axis: Any) -> None:
+    """No x axis: the numbers stand at the bars."""
+    axis.spines["bottom"].set_visible(False)
+    axis.spines["left"].set_visible(False)
+    axis.set_xticks([])
+    axis.tick_params(axis="y", length=0)
+
+
+def _label_ours(axis: Any, names: Sequence[str]) -> None:
+    for label, name in zip(axis.get_yticklabels(), names, strict=True):
+        if _is_ours(name):
+            label.set_color(OURS)
+            label.set_fontweight("bold")
+
+
+def copying(results: Results, scenarios: Sequence[str], note: str, path: Path) -> Path | None:
+    """Wall time as bars, CPU time as the dark part in front of it."""
+    chosen = [name for name in scenarios if _counted(_in(results, "copying", name))]
+    if not chosen:
+        return None
+    plt = _pyplot()
+    rows = -(-len(chosen) // 2)
+    most = max(len(_counted(_in(results, "copying", name))) for name in chosen)
+    shape = {"figsize": (9.5, rows * (0.5 + 0.26 * most)), "squeeze": False, "layout": "constrained"}
+    figure, axes = plt.subplots(rows, min(2, len(chosen)), **shape)
+    for axis, name in zip(axes.flat, chosen, strict=False):
+        _copy_panel(axis, _in(results, "copying", name), name)
+    for axis in list(axes.flat)[len(chosen) :]:
+        axis.set_visible(False)
+    return _finish(
+        figure, "Copying on one CPU: seconds, less is better", f"dark: CPU time, light: wall time. {note}", path
+    )
+
+
+def _in(results: Results, part: str, scenario: str) -> list[Sample]:
+    return [sample for sample in results.of(part) if sample.scenario == scenario]
+
+
+def _copy_panel(axis: Any, samples: list[Sample], title: str) -> None:
+    names = _counted(samples)[::-1]
+    walls = [_median(samples, name, lambda sample: sample.wall) for name in names]
+    cpus = [_median(samples, name, lambda sample: sample.cpu) for name in names]
+    light = [OURS_LIGHT if _is_ours(name) else THEIRS_LIGHT for name in names]
+    dark = [OURS if _is_ours(name) else THEIRS for name in names]
+    axis.barh(names, walls, color=light, height=0.72)
+    axis.barh(names, cpus, color=dark, height=0.36)
+    for position, value in enumerate(walls):
+        axis.text(value + max(walls) * 0.015, position, f"{value:.2f}", va="center", fontsize=8)
+    axis.set_xlim(0, max(walls) * 1.12)
+    axis.set_title(title)
+    _bare(axis)
+    _label_ours(axis, names)
+
+
+def recovery(results: Results, note: str, path: Path) -> Path | None:
+    """One panel per rescaling, one bar per method, its phases one after another."""
+    scenarios = [name for name in results.scenarios("recovery") if _counted(_in(results, "recovery", name))]
+    if not scenarios:
+        return None
+    plt = _pyplot()
+    heights = [len(_counted(_in(results, "recovery", name))) + 1.2 for name in scenarios]
+    figure, axes = plt.subplots(
+        len(scenarios),
+        1,
+        figsize=(9.5, 0.3 * sum(heights)),
+        gridspec_kw={"height_ratios": heights},
+        squeeze=False,
+        sharex=True,
+        layout="constrained",
+    )
+    for axis, name in zip(axes.flat, scenarios, strict=True):
+        _recovery_panel(axis, _in(results, "recovery", name), name)
+    handles = [plt.Rectangle((0, 0), 1, 1, color=color) for color in _PHASES.values()]
+    axes.flat[-1].legend(
+        handles, list(_PHASES), ncols=len(_PHASES), loc="upper left", bbox_to_anchor=(0, 0), fontsize=8
+    )
+    return _finish(figure, "Recovery of keyed state on one CPU: seconds until the first read", note, path)
+
+
+def _recovery_panel(axis: Any, samples: list[Sample], title: str) -> None:
+    names = _counted(samples)[::-1]
+    starts = [0.0] * len(names)
+    for each, color in _PHASES.items():
+        widths = [_phase(samples, name, each) for name in names]
+        axis.barh(names, widths, left=starts, color=color, height=0.7)
+        starts = [start + width for start, width in zip(starts, widths, strict=True)]
+    for position, name in enumerate(names):
+        total = _median(samples, name, lambda sample: sample.wall)
+        axis.text(starts[position], position, f"  {total:.1f} s", va="center", fontsize=8)
+    axis.set_title(title)
+    _bare(axis)
+    _label_ours(axis, names)
+
+
+def _phase(samples: list[Sample], name: str, phase: str) -> float:
+    if phase != "start":
+        return _median(samples, name, lambda sample: float(sample.phases.get(phase) or 0.0))
+    return max(0.0, _median(samples, name, lambda sample: sample.wall - _told(sample)))
+
+
+def _told(sample: Sample) -> float:
+    return sum(float(sample.phases.get(phase) or 0.0) for phase in _PHASES)
+
+
+def growth(results: Results, note: str, path: Path) -> Path | None:
+    """Lines over files, bytes and connections: CPU above, memory below."""
+    scenarios = results.scenarios("growth")
+    if not scenarios:
+        return None
+    plt = _pyplot()
+    figure, axes = plt.subplots(2, len(scenarios), figsize=(9.5, 5), squeeze=False, layout="constrained")
+    for column, name in enumerate(scenarios):
+        samples = _in(results, "growth", name)
+        _lines(axes[0][column], samples, lambda sample: sample.cpu, "CPU, s")
+        _lines(axes[1][column], samples, lambda sample: sample.peak / 2**20, "peak memory, MiB")
+        axes[0][column].set_title(name)
+    axes[0][0].legend(fontsize=8)
+    return _finish(figure, "Growth: what more files, bytes and connections cost", note, path)
+
+
+def _lines(axis: Any, samples: list[Sample], value: Callable[[Sample], float], label: str) -> None:
+    colors = {"wire": OURS, "s5cmd": THEIRS, "obstore": "#7a9e7e", "stream, parallel": "#e0a458", "sdk": FAINT}
+    for name in dict.fromkeys(sample.contender for sample in samples):
+        points = sorted(
+            {sample.at for sample in samples if sample.contender == name and sample.at and not sample.failed}
+        )
+        medians = [_median([each for each in samples if each.at == point], name, value) for point in points]
+        width = 2.4 if _is_ours(name) else 1.4
+        axis.plot(points, medians, marker="o", markersize=3.5, linewidth=width, color=colors.get(name), label=name)
+    axis.set_xscale("log", base=2)
+    axis.set_ylim(bottom=0)
+    axis.set_ylabel(label)
+    points = sorted({sample.at for sample in samples if sample.at})
+    axis.set_xticks(points, [_short(point) for point in points])
+    axis.minorticks_off()
+    axis.grid(axis="y", color="#eceef0")
+    axis.set_axisbelow(True)
+
+
+def _short(value: float) -> str:
+    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
+
+
+def neighbour(results: Results, note: str, path: Path) -> Path | None:
+    """What a busy neighbour on the same CPU keeps, over the limit that the restore was given."""
+    samples = [sample for sample in results.of("neighbour") if not sample.failed and sample.at]
+    if not samples:
+        return None
+    plt = _pyplot()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.4), layout="constrained")
+    names = list(dict.fromkeys(sample.contender for sample in samples))
+    points = sorted({sample.at for sample in samples if sample.at})
+    for number, name in enumerate(names):
+        color = OURS if _is_ours(name) else THEIRS
+        at = [index + (number - (len(names) - 1) / 2) * 0.38 for index in range(len(points))]
+        each = [[sample for sample in samples if sample.at == point] for point in points]
+        kept = [_median(group, name, lambda sample: 100 * float(sample.phases.get("kept") or 0)) for group in each]
+        left.bar(at, kept, width=0.36, color=color, label=name)
+        right.bar(at, [_median(group, name, lambda sample: sample.wall) for group in each], width=0.36, color=color)
+    for axis, title in ((left, "neighbour keeps, % of the CPU"), (right, "restore takes, s")):
+        axis.set_xticks(range(len(points)), [f"limit {point:g} %" if point < 100 else "no limit" for point in points])
+        axis.set_title(title)
+        axis.grid(axis="y", color="#eceef0")
+        axis.set_axisbelow(True)
+    left.legend(fontsize=8)
+    return _finish(figure, "A limited restore beside a busy neighbour on the same CPU", note, path)

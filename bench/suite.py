@@ -1,0 +1,87 @@
+"""The whole benchmark: ``make bench``, or ``python -m statelift.bench --only copy,recovery``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from . import machine
+from .sample import LINES, Recorder, Skipped
+from .servers import Servers, Unavailable
+from .settings import Settings
+
+#: Parts in the order that they run; each is a module with ``measure(settings, recorder, servers)``.
+PARTS = {
+    "recovery": "the state of a job comes back: 1 to 1, 1 to 2, 2 to 1 subtasks",
+    "copying": "files to and from S3, beside the peers",
+    "spark": "recovery through Spark on two executors, and Spark's own state store",
+    "growth": "memory and CPU against files, bytes and connections",
+    "neighbour": "what a limited restore leaves to a busy neighbour on its CPU",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    chosen = arguments.only.split(",") if arguments.only else list(PARTS)
+    unknown = set(chosen) - set(PARTS)
+    if unknown:
+        _parser().error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    scratch = Path(tempfile.mkdtemp(prefix="statelift-bench-", dir=arguments.directory))
+    try:
+        settings = _settings(arguments, scratch)
+        _run(chosen, settings, arguments.output)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if not arguments.no_report:
+        from .report import main as write_report
+
+        write_report([str(arguments.output)])
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m statelift.bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a quarter of the bytes, few rounds: about 2 minutes")
+    parser.add_argument("--only", metavar="PART,...", help=f"parts to run, of: {', '.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, help="counted rounds of every scenario")
+    parser.add_argument("--directory", type=Path, help="disk to write to; by default the temporary directory's")
+    parser.add_argument("--output", type=Path, default=LINES, help="results file to add to")
+    parser.add_argument("--no-report", action="store_true", help="leave out the tables and plots")
+    return parser
+
+
+def _settings(arguments: argparse.Namespace, scratch: Path) -> Settings:
+    import dataclasses
+
+    made = Settings.small_sized(scratch) if arguments.quick else Settings(scratch)
+    rounds = arguments.rounds
+    return dataclasses.replace(made, rounds=rounds, few_rounds=rounds) if rounds else made
+
+
+def _run(parts: Sequence[str], settings: Settings, output: Path) -> None:
+    about = machine.describe()
+    began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    recorder = Recorder(output, {"run": began, "quick": settings.quick, "machine": about})
+    servers = Servers(settings.scratch / "s3", settings.server_cpu)
+    for part in parts:
+        started = time.monotonic()
+        print(f"{part}: {PARTS[part]}", flush=True)
+        _run_part(part, settings, recorder, servers)
+        print(f"{part}: {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _run_part(part: str, settings: Settings, recorder: Recorder, servers: Servers) -> None:
+    measure: Callable[[Settings, Recorder, Servers], None] = importlib.import_module(f".{part}", __package__).measure
+    try:
+        measure(settings, recorder, servers)
+    except Unavailable as error:
+        recorder.skipped(Skipped(part, part, "all", str(error)))
+    except Exception as error:
+        # One part that breaks must not cost the figures of the others; it is told in the report.
+        recorder.skipped(Skipped(part, part, "all", f"failed: {type(error).__name__}: {error}"))
