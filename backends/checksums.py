@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import string
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeAlias
@@ -99,9 +100,10 @@ def from_text(text: str, width: int = 8) -> int:
     Raises:
         UsageError: it is neither.
     """
+    # Base64 of 4 bytes ends with padding, of 8 bytes is shorter: never only as many hexadecimal digits.
+    if len(text) == 2 * width and set(text) <= set(string.hexdigits):
+        return int(text, 16)
     try:
-        if len(text) == 2 * width:
-            return int(text, 16)
         raw = base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error) as error:
         raise UsageError(f"not a checksum: {text!r}") from error

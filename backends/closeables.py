@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from .errors import CopyCancelled
 
+_CALLABLE_ENDS_WITHIN = 1.0
+
 
 class CloseableRegistry:
     """Callables that end some work, to be called when the work is cancelled.
@@ -15,12 +17,17 @@ class CloseableRegistry:
     Closing is idempotent and may come from any thread; the first reason is kept. Callables run
     with no lock held, the youngest first; registering with a closed registry raises at once.
     A child closes with its parent, never the parent with its child.
+
+    Callables end work and return; they do not wait for it: the end of the block that registered
+    one waits for it, so that it never meets what came after (a descriptor or pid used again).
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._callables: dict[int, Callable[[], object]] = {}
+        self._running: dict[int, threading.Event] = {}
+        self._closer: int | None = None
         self._next = 0
         self._reason = "the copy was cancelled"
 
@@ -55,6 +62,10 @@ class CloseableRegistry:
         finally:
             with self._lock:
                 self._callables.pop(token, None)
+                running = self._running.get(token)
+            # Bounded: a callable that waits for this block must not become a deadlock.
+            if running is not None and self._closer != threading.get_ident():
+                running.wait(_CALLABLE_ENDS_WITHIN)
 
     @contextmanager
     def child(self) -> Iterator[CloseableRegistry]:
@@ -70,13 +81,19 @@ class CloseableRegistry:
                 return
             if reason:
                 self._reason = reason
+            self._closer = threading.get_ident()
+            self._running = {token: threading.Event() for token in self._callables}
+            callables = [(token, self._callables.pop(token)) for token in sorted(self._callables, reverse=True)]
             self._closed.set()
-            callables = [self._callables.pop(token) for token in sorted(self._callables, reverse=True)]
-        errors: list[Exception] = []
-        for close in callables:
-            try:
-                close()
-            except Exception as error:
-                errors.append(error)
+        errors = [error for token, close in callables if (error := self._call(token, close))]
         if errors:
-            raise ExceptionGroup("closing failed", errors)
+            raise BaseExceptionGroup("closing failed", errors)
+
+    def _call(self, token: int, close: Callable[[], object]) -> BaseException | None:
+        try:
+            close()
+        except BaseException as error:
+            return error
+        finally:
+            self._running[token].set()
+        return None

@@ -1,118 +1,91 @@
 """Durable landing of local files: staged out of sight, checked, then renamed into place.
 
-Staged files lie in a hidden directory ``.statelift-<random>`` beside their destination: on the
-same file system, and under a name that no scan for state files matches. The directory is locked
-(flock) by the process that made it, so whoever finds one unlocked knows its owner is dead and
-removes it.
+Staged files lie in a hidden directory beside their destination (`locked_directories`): on the
+same file system, and removed by the next batch if their process dies.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
+import functools
 import os
-import secrets
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from .errors import AccessDenied, DestinationError, IntegrityError, NoSpace, SourceNotFound, TransferError
-from .request import CopyRequest, locate
+from .disk import FULL, destination_error, reading, require_space, writing
+from .errors import IntegrityError
+from .locked_directories import STAGING_PREFIX, attempt_directory, locked_directory, sweep
+from .request import CopyRequest
 
-STAGING_PREFIX = ".statelift-"
+__all__ = [
+    "STAGING_PREFIX",
+    "Landing",
+    "StagingArea",
+    "attempt_directory",
+    "destination_error",
+    "reading",
+    "require_space",
+    "sweep",
+    "writing",
+]
+
 _PREALLOCATE_FROM = 1 << 20
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
+#: Staging directories, each with an open descriptor, that a batch keeps for further files.
+_IDLE_DIRECTORIES = 32
+#: How often a parent directory is made again that another batch removed as empty.
+_MAKE_ATTEMPTS = 10
 
 
-@contextmanager
-def writing(destination: str, request: CopyRequest | None = None) -> Iterator[None]:
-    """Translate an ``OSError`` of this block into the error of a destination that cannot be written."""
+@functools.cache
+def _libc() -> Any:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _fallocate(fd: int, size: int) -> int:
+    """Reserve disk space behind a file's end by fallocate(2), which `os` lacks; returns the errno."""
+    import ctypes
+
     try:
-        yield
-    except TransferError:
-        raise
-    except OSError as error:
-        raise destination_error(error, destination, request) from error
-
-
-def destination_error(error: OSError, destination: str, request: CopyRequest | None = None) -> DestinationError:
-    """`NoSpace` for a full disk or quota, else `DestinationError`."""
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    if error.errno in _FULL:
-        return NoSpace(
-            f"no space for {destination}: {reason}", remedy="free space or choose another disk", request=request
-        )
-    return DestinationError(f"cannot write {destination}: {reason}", request=request)
-
-
-@contextmanager
-def reading(source: str, request: CopyRequest | None = None) -> Iterator[None]:
-    """Translate an ``OSError`` of this block into the error of a source that cannot be read."""
-    try:
-        yield
-    except TransferError:
-        raise
-    except FileNotFoundError as error:
-        raise SourceNotFound(f"no such file: {source}", request=request) from error
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise AccessDenied(f"cannot read {source}: {reason}", request=request) from error
-
-
-def require_space(requests: Iterable[CopyRequest]) -> None:
-    """Check that the known sizes of the local destinations fit on their disks.
-
-    Raises:
-        NoSpace: they do not; nothing has been written.
-    """
-    needed: dict[str, int] = {}
-    for request in requests:
-        location = locate(request.destination)
-        if location.is_local and request.expected:
-            parent = os.path.dirname(os.path.abspath(location.key))
-            needed[parent] = needed.get(parent, 0) + request.expected
-    devices: dict[int, tuple[int, str]] = {}
-    for parent, total in needed.items():
-        existing = _nearest_existing(parent)
-        device = os.stat(existing).st_dev
-        devices[device] = (devices.get(device, (0, ""))[0] + total, existing)
-    for total, existing in devices.values():
-        disk = os.statvfs(existing)
-        available = disk.f_bavail * disk.f_frsize
-        if total > available:
-            raise NoSpace(
-                f"{total} bytes do not fit below {existing}: {available} are free",
-                remedy="free space or choose another disk",
-            )
-
-
-def _nearest_existing(path: str) -> str:
-    while not os.path.isdir(path):
-        parent = os.path.dirname(path)
-        if parent == path:
-            return path
-        path = parent
-    return path
+        call = _libc().fallocate64
+    except AttributeError:
+        return errno.ENOSYS
+    done = call(ctypes.c_int(fd), ctypes.c_int(_FALLOC_FL_KEEP_SIZE), ctypes.c_int64(0), ctypes.c_int64(size))
+    return 0 if done == 0 else ctypes.get_errno()
 
 
 class Landing:
     """One staged file. `publish` moves it to its destination, `discard` removes it; the first call counts.
 
+    Both are for whoever writes the file: a descriptor that another thread closes in mid-write
+    may be another file's by then.
+
     Attributes:
-        path: of the staged file.
+        path: of the staged file; a file that something else made there may be published too.
         fd: opened on first use, for ``pwrite`` at any offset.
     """
 
-    def __init__(self, path: str, destination: str, request: CopyRequest | None, *, fsync: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        destination: str,
+        request: CopyRequest | None,
+        *,
+        fsync: bool,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
         self.path = path
         self.destination = destination
         self._request = request
         self._fsync = fsync
+        self._ended: Callable[[], None] | None = ended
         self._fd = -1
         self._lock = threading.Lock()
 
@@ -120,6 +93,8 @@ class Landing:
     def fd(self) -> int:
         with self._lock:
             if self._fd < 0:
+                if self._ended is None:
+                    raise ValueError(f"{self.destination} has landed or was discarded")
                 with writing(self.destination, self._request):
                     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
                     self._fd = os.open(self.path, flags, 0o666)
@@ -128,16 +103,17 @@ class Landing:
     def preallocate(self, size: int) -> None:
         """Reserve ``size`` bytes, so that a full disk shows before the transfer.
 
+        The file's size stays what was written to it: `publish` must be able to tell a short file.
+
         Raises:
             NoSpace: they cannot be had.
         """
-        if size < _PREALLOCATE_FROM or not hasattr(os, "posix_fallocate"):
+        if size < _PREALLOCATE_FROM:
             return
-        try:
-            os.posix_fallocate(self.fd, 0, size)
-        except OSError as error:
-            if error.errno in _FULL:
-                raise destination_error(error, self.destination, self._request) from error
+        number = _fallocate(self.fd, size)
+        # Any other answer means that this file system reserves nothing beforehand.
+        if number in FULL:
+            raise destination_error(OSError(number, os.strerror(number)), self.destination, self._request)
 
     def publish(self, expected: int | None) -> int:
         """Check the size, flush if asked, rename. Returns the size in bytes.
@@ -147,25 +123,33 @@ class Landing:
             DestinationError: the destination is a directory or cannot be replaced.
         """
         with writing(self.destination, self._request):
-            fd = self.fd
-            size = os.fstat(fd).st_size
+            size = self._written()
             if expected is not None and size != expected:
                 self.discard()
                 raise IntegrityError(
                     f"{self.destination} would have {size} bytes instead of {expected}", request=self._request
                 )
             if self._fsync:
-                os.fsync(fd)
+                _fsync_path(self.path)
             self._close()
             os.replace(self.path, self.destination)
             if self._fsync:
-                _fsync_directory(os.path.dirname(self.destination))
+                _fsync_path(os.path.dirname(self.destination))
+        self._end()
         return size
+
+    def _written(self) -> int:
+        if self._fd < 0 and os.path.exists(self.path):
+            # Made by a link or by another process: it may forbid to be opened for writing.
+            return os.stat(self.path).st_size
+        return os.fstat(self.fd).st_size
 
     def discard(self) -> None:
         self._close()
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
+        if self._ended is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+            self._end()
 
     def _close(self) -> None:
         with self._lock:
@@ -173,13 +157,31 @@ class Landing:
                 os.close(self._fd)
                 self._fd = -1
 
+    def _end(self) -> None:
+        ended, self._ended = self._ended, None
+        if ended:
+            ended()
 
-def _fsync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+def _fsync_path(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@dataclass(slots=True)
+class _Staging:
+    """A staging directory, the descriptor that holds its lock, and how many landings use it."""
+
+    path: str
+    fd: int
+    users: int = 0
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self.fd)
 
 
 class StagingArea:
@@ -191,7 +193,7 @@ class StagingArea:
     def __init__(self, *, fsync: bool = False) -> None:
         self._fsync = fsync
         self._lock = threading.Lock()
-        self._staged: dict[str, tuple[str, int]] = {}
+        self._staged: dict[str, _Staging] = {}
         self._made: list[str] = []
         self._count = 0
 
@@ -209,22 +211,46 @@ class StagingArea:
         Raises:
             DestinationError: the destination is a directory, or its parent cannot be made or written.
         """
-        destination = os.path.abspath(destination)
-        with writing(destination, request):
-            if os.path.isdir(destination):
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), destination)
+        path = os.path.abspath(destination)
+        with writing(path, request):
+            if "\0" in path:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+            if os.path.isdir(path) or destination.endswith("/"):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             with self._lock:
-                staging = self._staging(os.path.dirname(destination))
+                staging = self._staging(os.path.dirname(path))
                 self._count += 1
-                path = os.path.join(staging, str(self._count))
-        return Landing(path, destination, request, fsync=self._fsync)
+                staging.users += 1
+                staged = os.path.join(staging.path, str(self._count))
+        return Landing(staged, path, request, fsync=self._fsync, ended=lambda: self._ended(staging))
 
-    def _staging(self, parent: str) -> str:
+    def _ended(self, staging: _Staging) -> None:
+        with self._lock:
+            staging.users -= 1
+
+    def _staging(self, parent: str) -> _Staging:
         if parent not in self._staged:
-            self._make(parent)
-            sweep(parent)
-            self._staged[parent] = _locked_directory(parent)
-        return self._staged[parent][0]
+            self._remove_idle()
+            self._staged[parent] = self._new_staging(parent)
+        return self._staged[parent]
+
+    def _remove_idle(self) -> None:
+        """Keep descriptors few, however many directories a batch fills."""
+        idle = [parent for parent, each in self._staged.items() if each.users == 0]
+        for parent in idle[: max(0, len(self._staged) - _IDLE_DIRECTORIES)]:
+            self._staged.pop(parent).remove()
+
+    def _new_staging(self, parent: str) -> _Staging:
+        for _ in range(_MAKE_ATTEMPTS - 1):
+            # Another batch, which had made the parent, may end and remove it as empty.
+            with contextlib.suppress(FileNotFoundError):
+                return self._try_staging(parent)
+        return self._try_staging(parent)
+
+    def _try_staging(self, parent: str) -> _Staging:
+        self._make(parent)
+        sweep(parent)
+        return _Staging(*locked_directory(parent))
 
     def _make(self, directory: str) -> None:
         missing = []
@@ -237,86 +263,15 @@ class StagingArea:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(each)
                 self._made.append(each)
+                if self._fsync:
+                    _fsync_path(os.path.dirname(each))
 
     def close(self) -> None:
         with self._lock:
-            for path, fd in self._staged.values():
-                shutil.rmtree(path, ignore_errors=True)
-                os.close(fd)
+            for staging in self._staged.values():
+                staging.remove()
             self._staged.clear()
             for directory in reversed(self._made):
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
             self._made.clear()
-
-
-def _locked_directory(parent: str) -> tuple[str, int]:
-    """A new staging directory and the descriptor that holds its lock."""
-    while True:
-        path = os.path.join(parent, STAGING_PREFIX + secrets.token_hex(6))
-        os.mkdir(path, 0o700)
-        fd = _lock_if_free(path)
-        # A sweeper may have taken the directory before it was locked: then another one.
-        if fd is not None:
-            if os.path.isdir(path):
-                return path, fd
-            os.close(fd)
-
-
-@contextmanager
-def attempt_directory(parent: str | Path) -> Iterator[str]:
-    """A directory for one attempt at something, below ``parent``; what dead attempts left there is swept first.
-
-    What shall stay is renamed out of it before the block ends; the rest is removed then, or by the
-    next sweep if this process is killed.
-    """
-    os.makedirs(parent, exist_ok=True)
-    sweep(parent)
-    path, fd = _locked_directory(os.fspath(parent))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(fd)
-
-
-def _lock_if_free(path: str) -> int | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except OSError:
-        # A file system without locks: keep the directory, never sweep.
-        return fd
-    return fd
-
-
-def sweep(parent: str | Path) -> int:
-    """Remove staging directories in ``parent`` whose process is dead. Returns how many."""
-    swept = 0
-    with contextlib.suppress(OSError), os.scandir(parent) as entries:
-        for entry in entries:
-            if entry.name.startswith(STAGING_PREFIX) and _remove_if_dead(entry.path):
-                swept += 1
-    return swept
-
-
-def _remove_if_dead(path: str) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
-    except OSError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(fd)

@@ -111,6 +111,13 @@ class OptionGroup:
     def __init_subclass__(cls) -> None:
         OptionGroup._groups.append(cls)
 
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Itself, as it never changes: a pickle would lose the secrets."""
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
         """All fields but secrets, of which only the keys travel."""
         state = dict(self.__dict__)
@@ -256,6 +263,13 @@ class Configuration:
         known = [each for each in declared() if self.has(each)]
         shown = (f"{each.key}={'***' if each.secret else self._find(each)[1]}" for each in known)  # type: ignore[index]
         return f"Configuration({', '.join(shown)})"
+
+    def __copy__(self) -> Configuration:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Configuration:
+        """Itself, as it never changes: a pickle would lose the secrets."""
+        return self
 
     def __getstate__(self) -> dict[str, str]:
         """Resolved values without secrets: what the driver resolved holds on executors."""

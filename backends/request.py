@@ -62,7 +62,7 @@ class CopyRequest:
         etag: version that the source must have, as the store's ETag.
 
     Raises:
-        UsageError: a negative number, or a range that ends outside ``size``.
+        UsageError: a negative number, a range that ends outside ``size``, or an S3 URI without a key.
     """
 
     source: str
@@ -77,6 +77,10 @@ class CopyRequest:
     def __post_init__(self) -> None:
         if not self.source or not self.destination:
             raise UsageError("a copy request needs a source and a destination", request=self)
+        for uri in (self.source, self.destination):
+            location = locate(uri)
+            if location.scheme == "s3" and not (location.bucket and location.key):
+                raise UsageError(f"{uri} names no object", remedy="s3://bucket/key", request=self)
         if self.offset < 0 or (self.length or 0) < 0 or (self.size or 0) < 0:
             raise UsageError(f"negative size, offset or length for {self.source}", request=self)
         if self.size is not None and self.offset + (self.length or 0) > self.size:

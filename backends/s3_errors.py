@@ -5,7 +5,9 @@ Codes are those of the AWS document "Error responses" (Amazon S3 API reference).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,13 +94,26 @@ def store_error(
 
 @contextmanager
 def translating(subject: str, request: CopyRequest | None = None, backend: str | None = None) -> Iterator[None]:
-    """Turn botocore's, boto3's and s3transfer's exceptions of this block into errors of the tree."""
+    """Turn botocore's, boto3's, s3transfer's and the network's exceptions of this block into errors of the tree.
+
+    An ``OSError`` of a local file passes as it is: only its caller knows which file. Some of
+    botocore's exceptions are ``OSError`` too (those that derive from its vendored requests).
+    """
     try:
         yield
-    except (TransferError, CopyCancelled, OSError):
+    except (TransferError, CopyCancelled):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and not _is_of_the_network(error):
+            raise
         raise _from_botocore(error, subject, request, backend) from error
+
+
+def _is_of_the_network(error: OSError) -> bool:
+    from botocore.exceptions import BotoCoreError, HTTPClientError
+
+    known = (BotoCoreError, HTTPClientError, ConnectionError, TimeoutError, ssl.SSLError, socket.gaierror)
+    return isinstance(error, known)
 
 
 def _from_botocore(error: Exception, subject: str, request: CopyRequest | None, backend: str | None) -> TransferError:
@@ -108,10 +123,7 @@ def _from_botocore(error: Exception, subject: str, request: CopyRequest | None, 
     where: dict[str, Any] = {"request": request, "backend": backend}
     match error:
         case botocore.ClientError():
-            details: dict[str, Any] = dict(error.response.get("Error", {}))
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            code, message = str(details.get("Code", "")), str(details.get("Message", ""))
-            return store_error(code, message, subject, status=status, **where)
+            return _from_answer(error.response, subject, where)
         case botocore.NoCredentialsError() | botocore.PartialCredentialsError():
             return AccessDenied(
                 f"{subject}: no credentials found",
@@ -120,16 +132,42 @@ def _from_botocore(error: Exception, subject: str, request: CopyRequest | None, 
             )
         case botocore.CredentialRetrievalError() | botocore.TokenRetrievalError() | botocore.ProfileNotFound():
             return AccessDenied(f"{subject}: {error}", **where)
-        case botocore.ReadTimeoutError() | botocore.ConnectTimeoutError():
-            return StalledTransfer(f"{subject}: {error}", **where)
         case botocore.FlexibleChecksumError():
             return IntegrityError(f"{subject}: {error}", **where)
-        case botocore.HTTPClientError() | botocore.ConnectionError():
-            return ConnectionFailed(f"{subject}: {error}", remedy="check s3.endpoint", **where)
         case botocore.MissingDependencyException():
             return BackendUnavailable(f"{subject}: {error}", remedy="pip install 'statelift[crt]'", **where)
         case boto3.S3UploadFailedError() | boto3.RetriesExceededError():
             inner = error.__cause__ or error.__context__ or getattr(error, "last_exception", None)
             if isinstance(inner, Exception) and inner is not error:
                 return _from_botocore(inner, subject, request, backend)
-    return BackendError(f"{subject}: {type(error).__name__}: {error}", **where)
+    return _from_network(error, subject, where) or BackendError(f"{subject}: {type(error).__name__}: {error}", **where)
+
+
+def _from_answer(response: Mapping[str, Any], subject: str, where: dict[str, Any]) -> TransferError:
+    details: dict[str, Any] = dict(response.get("Error", {}))
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return store_error(str(details.get("Code", "")), str(details.get("Message", "")), subject, status=status, **where)
+
+
+def _from_network(error: Exception, subject: str, where: dict[str, Any]) -> TransferError | None:
+    from botocore import exceptions as botocore
+    from s3transfer import exceptions as s3transfer
+    from urllib3 import exceptions as urllib3
+
+    match error:
+        case s3transfer.RetriesExceededError() if isinstance(error.last_exception, Exception):
+            return _from_botocore(error.last_exception, subject, **where)
+        case botocore.SSLError() | ssl.SSLError() | urllib3.SSLError():
+            return ConnectionFailed(f"{subject}: {error}", remedy="check s3.endpoint and s3.ca-bundle", **where)
+        case botocore.ReadTimeoutError() | botocore.ConnectTimeoutError() | urllib3.TimeoutError() | TimeoutError():
+            return StalledTransfer(f"{subject}: {error}", **where)
+        case (
+            botocore.HTTPClientError()
+            | botocore.ConnectionError()
+            | botocore.IncompleteReadError()
+            | urllib3.HTTPError()
+            | ConnectionError()
+            | socket.gaierror()
+        ):
+            return ConnectionFailed(f"{subject}: {error}", remedy="check s3.endpoint", **where)
+    return None

@@ -126,17 +126,6 @@ class Ending(Suite):
         self.copy(file_system, [pair.put("from", b"new", to="to")], deadline=60.0)
         assert pair.destination.get("to") == b"new"
 
-    def test_a_deadline_of_the_options_ends_the_batch(
-        self, configuration: Configuration, slow: SlowProxy, pair: Pair, nothing_left: None
-    ) -> None:
-        if pair.kind == "remote":
-            slow.rate = 200.0
-        late = configuration.with_arguments({"s3.endpoint": slow.endpoint, "transfer.deadline": "1s"})
-        copy = pair.put("from", make_bytes(24 * MIB), to="to")
-        with self.opened(late) as file_system:
-            self.copy_fails(file_system, [copy], DeadlineExceeded, progress=lambda *_: time.sleep(0.6))
-        assert pair.destination.get("to") is None
-
     def test_two_threads_use_one_instance(self, file_system: PathsCopyingFileSystem, pair: Pair) -> None:
         data = {f"{n}": make_bytes(100_000, n) for n in range(20)}
         requests = [pair.put(f"from-{name}", content, to=f"to-{name}") for name, content in data.items()]
