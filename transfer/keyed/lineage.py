@@ -1,0 +1,138 @@
+"""What a database directory remembers between processes: its range, and which of its files are uploaded.
+
+Kept beside RocksDB's files as ``statelift-state.json``. SST files are known by RocksDB's unique id
+of their content, which stays the same when a file gets another number at a rescale.
+
+A snapshot's files may be referenced by later snapshots only once its checkpoint is complete: an
+aborted checkpoint's files are deleted. Of the completed ones only the newest counts, since the
+files of subsumed ones may be gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...backends.disk import writing
+from ...backends.errors import CheckpointError
+from ..checkpoint.metadata import _handle, _handle_record
+from ..handles import FileHandle, InMemoryHandle, KeyGroupRange, RelativeFileHandle, SegmentHandle
+
+NAME = "statelift-state.json"
+_FORMAT = 1
+
+FileOf = Mapping[str, InMemoryHandle | FileHandle | RelativeFileHandle | SegmentHandle]
+
+
+@dataclass
+class Lineage:
+    """Identity and uploaded files of one subtask's database.
+
+    Args:
+        base: of the checkpoints that the handles below belong to.
+        completed: handle by unique id, of the newest completed snapshot or the restored one.
+        pending: the same, per checkpoint whose end is not known yet.
+    """
+
+    key_groups: KeyGroupRange
+    max_parallelism: int
+    backend_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    base: str | None = None
+    completed_id: int = -1
+    completed: FileOf = field(default_factory=dict)
+    pending: dict[int, FileOf] = field(default_factory=dict)
+
+    def reusable(self, base: str) -> FileOf:
+        """Files that a snapshot below ``base`` may reference: those in its own shared directory, and inline ones."""
+        if base != self.base:
+            return {}
+        return {unique_id: handle for unique_id, handle in self.completed.items() if _is_shared(handle)}
+
+    def begin(self, checkpoint_id: int, base: str, files: FileOf) -> None:
+        """Note a snapshot whose checkpoint is not complete yet."""
+        if base != self.base:
+            self.completed, self.pending, self.base = {}, {}, base
+        self.pending[checkpoint_id] = files
+
+    def complete(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete. Unknown, repeated and late ids change nothing."""
+        files = self.pending.pop(checkpoint_id, None)
+        if files is None or checkpoint_id < self.completed_id:
+            return
+        self.completed, self.completed_id = files, checkpoint_id
+        self.pending = {each: handles for each, handles in self.pending.items() if each > checkpoint_id}
+
+    def abort(self, checkpoint_id: int) -> None:
+        self.pending.pop(checkpoint_id, None)
+
+    def save(self, directory: str) -> None:
+        """Write the file; a reader sees the old one or the new one."""
+        path = os.path.join(directory, NAME)
+        with writing(path):
+            temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+            try:
+                with open(temporary, "w", encoding="ascii") as file:
+                    json.dump(self._record(), file)
+                os.replace(temporary, path)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+
+    def _record(self) -> dict[str, object]:
+        return {
+            "format": _FORMAT,
+            "backend": self.backend_id,
+            "key_groups": [self.key_groups.first, self.key_groups.last],
+            "max_parallelism": self.max_parallelism,
+            "base": self.base,
+            "completed_id": self.completed_id,
+            "completed": _handle_records(self.completed),
+            "pending": {str(each): _handle_records(files) for each, files in self.pending.items()},
+        }
+
+    @classmethod
+    def load(cls, directory: str) -> Lineage | None:
+        """The directory's lineage, or None where there is no such file.
+
+        Raises:
+            CheckpointError: the file is damaged or of another version.
+        """
+        path = os.path.join(directory, NAME)
+        try:
+            with open(path, encoding="ascii") as file:
+                record = json.load(file)
+            if record["format"] != _FORMAT:
+                raise ValueError(f"format {record['format']}")
+            return cls(
+                KeyGroupRange(*record["key_groups"]),
+                record["max_parallelism"],
+                record["backend"],
+                record["base"],
+                record["completed_id"],
+                _handles(record["completed"], path),
+                {int(each): _handles(files, path) for each, files in record["pending"].items()},
+            )
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{path} is damaged: {error}", remedy="remove the directory and restore the state again"
+            ) from error
+
+
+def _handle_records(files: FileOf) -> dict[str, object]:
+    return {unique_id: _handle_record(handle) for unique_id, handle in files.items()}
+
+
+def _handles(records: dict[str, dict[str, object]], path: str) -> FileOf:
+    return {unique_id: _handle(record, path) for unique_id, record in records.items()}
+
+
+def _is_shared(handle: object) -> bool:
+    if isinstance(handle, SegmentHandle):
+        handle = handle.file
+    return isinstance(handle, InMemoryHandle) or (isinstance(handle, RelativeFileHandle) and handle.scope == "shared")

@@ -1,0 +1,338 @@
+"""Restoring keyed state at any parallelism, with as few bytes moved and rewritten as can be.
+
+Only SST files that overlap the subtask's key groups are downloaded. The database is made of them
+by writing its MANIFEST anew, which takes milliseconds whatever the size, and then clipped by range
+deletions. Several handles become one database in the same way, since their key ranges do not
+overlap and so nothing in one can hide or outlive a key in another. That holds as long as every
+file keeps to its handle's range. A file that an earlier rescale clipped does not: its deletions
+and its dead rows reach into the neighbour. Such a part is first straightened, by compacting just
+the files that reach out. Where a MANIFEST is not understood the rows are copied instead.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...backends.closeables import CloseableRegistry
+from ...backends.disk import writing
+from ...backends.errors import CheckpointError, CopyFailed, DestinationError, TransferError
+from ...backends.locked_directories import attempt_directory
+from ...backends.report import CopiedFile, CopyReport, Progress
+from ..checkpoint.layout import CheckpointLocation
+from ..downloader import Download, StateDownloader
+from ..handles import KeyGroupRange, StateFile
+from .key_groups import key_bounds, prefix_of
+from .lineage import FileOf, Lineage
+from .manifest import Manifest, UnknownManifest, compose, read_manifest, write_manifest
+from .options import RocksOptions
+from .plan import FilePlan, PartPlan, RestorePlan, plan_restore
+from .rocksdb import compact_outside, delete_outside, ingest_rows, open_rocksdb, rocksdb_errors, rows
+from .snapshot import key_groups_of_table
+
+if TYPE_CHECKING:
+    from rocksdict import Rdict
+
+PHASES = ("transfer", "verify", "straighten", "open", "clip")
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What a restore did.
+
+    Args:
+        method: see `RestorePlan.method`.
+        seconds: per phase: ``transfer``, ``verify`` (handles against MANIFEST; checksums are the
+            transfer's), ``straighten``, ``open`` and ``clip`` (range deletions, rows copied).
+        bytes_saved: of SST files that were not needed.
+        fallbacks: why a part took a slower way, one line each.
+    """
+
+    method: str
+    key_groups: KeyGroupRange
+    files: int
+    bytes: int
+    bytes_saved: int
+    seconds: Mapping[str, float]
+    copy: CopyReport
+    fallbacks: tuple[str, ...] = ()
+
+    @property
+    def seconds_outside_transfer(self) -> float:
+        return sum(value for phase, value in self.seconds.items() if phase != "transfer")
+
+
+@dataclass
+class _Part:
+    """One handle's files on their way into the database."""
+
+    plan: PartPlan
+    directory: str
+    manifest: Manifest | None = None
+    identified: FileOf = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        own = self.plan.handle.key_groups
+        return f"the subtask of key groups {own.first} to {own.last}"
+
+
+def restore(
+    plan: RestorePlan,
+    location: CheckpointLocation,
+    into: str | os.PathLike[str],
+    downloader: StateDownloader,
+    closeables: CloseableRegistry | None = None,
+    *,
+    progress: Progress | None = None,
+    deadline: float | None = None,
+) -> tuple[str, RestoreReport]:
+    """Bring a subtask's state into a directory, for `KeyedState.open`.
+
+    The directory appears whole or not at all. Files that are taken over unchanged are referenced,
+    not uploaded, by the next snapshot below the same base.
+
+    Raises:
+        DestinationError: ``into`` exists and is not empty, or cannot be written.
+        CopyFailed: a file is missing, short or corrupt; each error names checkpoint, subtask and file.
+        CheckpointError: the files contradict the metadata.
+        IntegrityError: RocksDB refuses a file.
+        CopyCancelled: ``closeables`` was closed.
+    """
+    target = os.path.abspath(into)
+    if os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target)):
+        raise DestinationError(f"{target} exists already", remedy="restore into a new directory")
+    with writing(target), attempt_directory(os.path.dirname(target)) as attempt:
+        run = _Restore(plan, location, downloader, closeables or CloseableRegistry(), attempt, progress, deadline)
+        report = run()
+        os.rename(run.workspace, target)
+    return target, report
+
+
+class _Restore:
+    def __init__(
+        self,
+        plan: RestorePlan,
+        location: CheckpointLocation,
+        downloader: StateDownloader,
+        closeables: CloseableRegistry,
+        attempt: str,
+        progress: Progress | None,
+        deadline: float | None,
+    ) -> None:
+        self.plan = plan
+        self.location = location
+        self.downloader = downloader
+        self.closeables = closeables
+        self.progress = progress
+        self.ends = None if deadline is None else time.monotonic() + deadline
+        self.options = downloader.file_systems.configuration.of(RocksOptions)
+        self.workspace = os.path.join(attempt, "state")
+        os.mkdir(self.workspace)
+        self.parts = [_Part(each, os.path.join(attempt, f"part-{i}")) for i, each in enumerate(plan.sources)]
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.copies: list[CopyReport] = []
+        self.fallbacks: list[str] = []
+
+    def __call__(self) -> RestoreReport:
+        with self._phase("transfer"):
+            self._download([(part, file) for part in self.parts for file in _first_files(part.plan)])
+        for part in self.parts:
+            self._understand(part)
+        if len(self.parts) > 1:
+            with self._phase("straighten"):
+                for part in self.parts:
+                    self._straighten(part)
+        self._assemble()
+        self._lineage().save(self.workspace)
+        copy = CopyReport.joined(self.copies, seconds=self.seconds["transfer"])
+        saved = self.plan.bytes + self.plan.bytes_saved - sum(file.bytes for file in copy.files if _is_table(file))
+        return RestoreReport(
+            self.plan.method,
+            self.plan.key_groups,
+            len(copy.files),
+            copy.bytes,
+            max(0, saved),
+            dict(self.seconds),
+            copy,
+            tuple(self.fallbacks),
+        )
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        self.closeables.check()
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.monotonic() - started
+
+    def _download(self, files: Sequence[tuple[_Part, StateFile]]) -> None:
+        paths = {os.path.join(part.directory, file.name): (part, file) for part, file in files}
+        downloads = [Download(file.handle, path) for path, (_, file) in paths.items()]
+        left = None if self.ends is None else max(0.0, self.ends - time.monotonic())
+        try:
+            report = self.downloader.download(
+                self.location, downloads, self.closeables, progress=self.progress, deadline=left
+            )
+        except CopyFailed as failure:
+            errors = [self._named(error, paths) for error in failure.errors]
+            raise CopyFailed(errors, failure.done) from failure
+        self.copies.append(report)
+
+    def _named(self, error: TransferError, paths: Mapping[str, tuple[_Part, StateFile]]) -> TransferError:
+        found = paths.get(error.request.destination) if error.request else None
+        if found:
+            part, file = found
+            error.args = (f"{self.location}, {file.name} of {part.name}: {error.args[0]}",)
+        return error
+
+    def _understand(self, part: _Part) -> None:
+        """Read a part's MANIFEST and hold it against the metadata; where that fails, get the whole part."""
+        try:
+            with self._phase("verify"):
+                part.manifest = read_manifest(part.directory)
+                self._check(part, part.manifest)
+        except UnknownManifest as error:
+            self.fallbacks.append(f"{part.name}: {error}; rows are copied")
+            with self._phase("transfer"):
+                present = {file.name for file in _first_files(part.plan)}
+                everything = (*part.plan.handle.private, *part.plan.handle.shared)
+                self._download([(part, file) for file in everything if file.name not in present])
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.location}: {part.name} has no usable MANIFEST: {error}", remedy="use another checkpoint"
+            ) from error
+
+    def _check(self, part: _Part, manifest: Manifest) -> None:
+        listed = {file.name: file for file in manifest.files}
+        known = {file.name: file for file in part.plan.handle.shared}
+        if len(known) != len(part.plan.handle.shared) or listed.keys() != known.keys():
+            wrong = sorted(listed.keys() ^ known.keys())
+            raise CheckpointError(f"{self.location}: {part.name}: MANIFEST and metadata differ in {', '.join(wrong)}")
+        for file in part.plan.needed:
+            table = listed[file.name]
+            size = os.path.getsize(os.path.join(part.directory, file.name))
+            if not size == table.size == file.size:
+                raise CheckpointError(
+                    f"{self.location}, {file.name} of {part.name}: "
+                    f"{size} bytes, {table.size} in the MANIFEST, {file.size} in the metadata"
+                )
+        if len(self.parts) > 1 and any(not table.epoch for table in manifest.files):
+            raise UnknownManifest("files without an epoch")
+        part.manifest = manifest.only(file.name for file in part.plan.needed)
+        part.identified = {
+            table.unique_id: known[table.name].handle for table in part.manifest.files if table.unique_id
+        }
+
+    def _straighten(self, part: _Part) -> None:
+        """Make every file of a part keep to the key groups that are wanted of it."""
+        if part.manifest is None or not part.plan.reaches_out:
+            return
+        write_manifest(part.directory, part.manifest)
+        bounds = self._bounds(part.plan.wanted)
+        with rocksdb_errors(part.directory):
+            database = open_rocksdb(part.directory, self.options, automatic=False)
+            try:
+                delete_outside(database, *bounds)
+                compact_outside(database, *bounds)
+            finally:
+                database.close()
+        part.manifest = _kept(read_manifest(part.directory), part.plan.wanted)
+        if part.manifest is None:
+            self.fallbacks.append(f"{part.name}: files reach out after a compaction; rows are copied")
+
+    def _bounds(self, key_groups: KeyGroupRange) -> tuple[bytes, bytes, bytes]:
+        return (*key_bounds(key_groups), prefix_of(self.plan.max_parallelism))
+
+    def _assemble(self) -> None:
+        alone = self.parts[0] if len(self.parts) == 1 else None
+        with self._phase("open"):
+            if alone and alone.manifest is None:
+                os.rmdir(self.workspace)
+                os.rename(alone.directory, self.workspace)
+            elif self.parts:
+                self._link(alone)
+            database = open_rocksdb(
+                self.workspace, self.options, create=not os.path.exists(f"{self.workspace}/CURRENT"), automatic=False
+            )
+        try:
+            with self._phase("clip"), rocksdb_errors(self.workspace):
+                if self.plan.method != "reopen":
+                    # A neighbour without files may own what lies beside a lone part.
+                    _delete_reached(database, self._bounds(alone.plan.wanted if alone else self.plan.key_groups))
+                for part in self.parts if alone is None else ():
+                    if part.manifest is None:
+                        self._copy_rows(part, database)
+        finally:
+            with rocksdb_errors(self.workspace):
+                database.close()
+
+    def _link(self, alone: _Part | None) -> None:
+        """Move the files of all understood parts together under one MANIFEST."""
+        parts = [part for part in self.parts if part.manifest is not None]
+        manifests = [part.manifest for part in parts if part.manifest is not None]
+        if alone:
+            whole, names = manifests[0], [{file.name: file.name for file in manifests[0].files}]
+        else:
+            whole, names = compose(manifests)
+        for part, renamed in zip(parts, names, strict=True):
+            for old, new in renamed.items():
+                os.rename(os.path.join(part.directory, old), os.path.join(self.workspace, new))
+        write_manifest(self.workspace, whole)
+
+    def _copy_rows(self, part: _Part, database: Rdict) -> None:
+        source = open_rocksdb(part.directory, self.options, read_only=True)
+        try:
+            low, high = key_bounds(part.plan.wanted)
+            staged = os.path.join(part.directory, "rows.sst")
+            found = rows(source, part.directory, low, high)
+            ingest_rows(database, found, staged, self.options, self.closeables)
+        finally:
+            source.close()
+
+    def _lineage(self) -> Lineage:
+        identified = {key: handle for part in self.parts for key, handle in part.identified.items()}
+        lineage = Lineage(self.plan.key_groups, self.plan.max_parallelism, base=self.location.base)
+        lineage.completed, lineage.completed_id = identified, self.location.checkpoint_id
+        if self.plan.method == "reopen":
+            lineage.backend_id = self.plan.sources[0].handle.backend_id
+        return lineage
+
+
+def _delete_reached(database: Rdict, bounds: tuple[bytes, bytes, bytes]) -> None:
+    """Clip only where a file reaches outside: most restores have nothing to clip on one side, or on both."""
+    low, high, end = bounds
+    spans = [(each["start_key"], each["end_key"]) for each in database.live_files()]
+    below = any(first < low for first, _ in spans)
+    above = any(last >= high for _, last in spans)
+    delete_outside(database, low if below else bytes(len(low)), high if above else end, end)
+
+
+def _first_files(plan: PartPlan) -> tuple[StateFile, ...]:
+    """The files that are enough if the MANIFEST is understood."""
+    private = (file for file in plan.handle.private if file.name.startswith(("CURRENT", "MANIFEST-")))
+    return (*private, *plan.needed)
+
+
+def _kept(manifest: Manifest, wanted: KeyGroupRange) -> Manifest | None:
+    """The files inside the wanted range; None where one reaches out of it."""
+    names = []
+    for file in manifest.files:
+        own = key_groups_of_table(file)
+        if own.first >= wanted.first and own.last <= wanted.last:
+            names.append(file.name)
+        elif len(own.intersection(wanted)):
+            return None
+    return manifest.only(names)
+
+
+def _is_table(file: CopiedFile) -> bool:
+    return file.request.destination.endswith(".sst")
+
+
+__all__ = ["FilePlan", "PartPlan", "RestorePlan", "RestoreReport", "plan_restore", "restore"]
