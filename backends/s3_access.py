@@ -95,6 +95,9 @@ class S3Access:
             return None
         if refresh:
             self._forget()
+        if self.options.access_key and self.options.secret_key and not self.options.missing_secrets:
+            # Configured keys need no chain: botocore's import alone takes 0.2 s.
+            return Credentials(self.options.access_key, self.options.secret_key, self.options.session_token)
         with translating("credentials"):
             found = self.session().get_credentials()
             if found is None:
@@ -112,19 +115,22 @@ class S3Access:
             self._clients.clear()
 
     def client(self, *, connections: int = 10) -> BaseClient:
-        """A boto3 S3 client (thread-safe) with this many pooled connections.
-
-        Checksums are asked for only when an operation requires them: many stores other than
-        AWS refuse the newer trailers (boto3 #4392).
-        """
+        """A shared botocore S3 client (thread-safe) with this many pooled connections."""
         self._own()
         with self._lock:
             if connections not in self._clients:
-                self._clients[connections] = self._new_client(connections)
+                self._clients[connections] = self.new_client(connections=connections)
             return self._clients[connections]
 
-    def _new_client(self, connections: int) -> BaseClient:
-        import boto3.session
+    def new_client(self, *, connections: int = 10, retries: int | None = None) -> BaseClient:
+        """A client of the caller's own, who closes it; about 5 ms after the first of a process.
+
+        Checksums are asked for only when an operation requires them: many stores other than
+        AWS refuse the newer trailers (boto3 #4392).
+
+        Args:
+            retries: botocore's own, which cannot be interrupted; by default ``transfer.retries``.
+        """
         import botocore
         from botocore.config import Config
 
@@ -134,14 +140,17 @@ class S3Access:
             max_pool_connections=connections,
             connect_timeout=self.transfer.connect_timeout,
             read_timeout=self.transfer.stall_timeout,
-            retries={"mode": "standard", "total_max_attempts": self.transfer.retries + 1},
+            retries={
+                "mode": "standard",
+                "total_max_attempts": 1 + (self.transfer.retries if retries is None else retries),
+            },
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             s3={"addressing_style": "path" if self.options.uses_path_style else "virtual"},
         )
-        with translating("client"):
-            session = boto3.session.Session(botocore_session=self.session())
-            return session.client(
+        # Not boto3's session: it injects its methods once more with every client (RuntimeError from the second on).
+        with self._lock, translating("client"):
+            return self.session().create_client(
                 "s3",
                 endpoint_url=self.options.endpoint,
                 verify=str(self.options.ca_bundle) if self.options.ca_bundle else None,

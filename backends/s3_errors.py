@@ -117,8 +117,8 @@ def _is_of_the_network(error: OSError) -> bool:
 
 
 def _from_botocore(error: Exception, subject: str, request: CopyRequest | None, backend: str | None) -> TransferError:
-    from boto3 import exceptions as boto3
     from botocore import exceptions as botocore
+    from s3transfer import exceptions as s3transfer
 
     where: dict[str, Any] = {"request": request, "backend": backend}
     match error:
@@ -136,10 +136,12 @@ def _from_botocore(error: Exception, subject: str, request: CopyRequest | None, 
             return IntegrityError(f"{subject}: {error}", **where)
         case botocore.MissingDependencyException():
             return BackendUnavailable(f"{subject}: {error}", remedy="pip install 'statelift[crt]'", **where)
-        case boto3.S3UploadFailedError() | boto3.RetriesExceededError():
-            inner = error.__cause__ or error.__context__ or getattr(error, "last_exception", None)
-            if isinstance(inner, Exception) and inner is not error:
-                return _from_botocore(inner, subject, request, backend)
+        case s3transfer.S3DownloadFailedError() if "ETag" in str(error):
+            return store_error("PreconditionFailed", "", subject, **where)
+        case s3transfer.RetriesExceededError():
+            return _from_botocore(error.last_exception, subject, request, backend)
+        case s3transfer.S3ValidationError():
+            return IntegrityError(f"{subject}: {error}", **where)
     return _from_network(error, subject, where) or BackendError(f"{subject}: {type(error).__name__}: {error}", **where)
 
 
