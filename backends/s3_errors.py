@@ -138,8 +138,6 @@ def _from_botocore(error: Exception, subject: str, request: CopyRequest | None, 
             return BackendUnavailable(f"{subject}: {error}", remedy="pip install 'statelift[crt]'", **where)
         case s3transfer.S3DownloadFailedError() if "ETag" in str(error):
             return store_error("PreconditionFailed", "", subject, **where)
-        case s3transfer.RetriesExceededError():
-            return _from_botocore(error.last_exception, subject, request, backend)
         case s3transfer.S3ValidationError():
             return IntegrityError(f"{subject}: {error}", **where)
     return _from_network(error, subject, where) or BackendError(f"{subject}: {type(error).__name__}: {error}", **where)
