@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,6 +23,7 @@ class Server:
     Args:
         root: directory whose folder `BUCKET` holds the objects as files.
         authority: PEM file that clients must trust, for HTTPS.
+        more: further variables for the clients.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Server:
     secret_key: str = field(repr=False)
     authority: Path | None = None
     keeps_files: bool = True
+    more: Mapping[str, str] = field(default_factory=dict)
 
     def objects(self, shape: Shape) -> list[Object]:
         """The shape's objects in this server's bucket, made on first use."""
@@ -69,7 +71,7 @@ class Server:
         }
         if self.authority:
             found["AWS_CA_BUNDLE"] = found["RCLONE_CA_CERT"] = str(self.authority)
-        return found
+        return {**found, **self.more}
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from .contenders import CONTENDERS, Contender, Plan
@@ -38,17 +39,30 @@ def available(names: Sequence[str], part: str, scenario: str, direction: str, re
     return found
 
 
-def try_once(contender: Contender, plan: Plan, sample: Sample, conditions: Conditions) -> Sample:
-    """Run it; the sample says what it cost, or why it does not count."""
+def try_once(
+    contender: Contender,
+    plan: Plan,
+    sample: Sample,
+    conditions: Conditions,
+    *,
+    watch: AbstractContextManager[object] | None = None,
+) -> Sample:
+    """Run it; the sample says what it cost, or why it does not count.
+
+    Args:
+        watch: entered for the time of the run alone.
+    """
     target = _prepare(plan)
+    command = contender.command(plan)
     try:
-        usage = run(
-            contender.command(plan),
-            cpu=conditions.cpu,
-            env=plan.server.environment(),
-            timeout=conditions.timeout,
-            memory=conditions.memory,
-        )
+        with watch or nullcontext():
+            usage = run(
+                command,
+                cpu=conditions.cpu,
+                env=plan.server.environment(),
+                timeout=conditions.timeout,
+                memory=conditions.memory,
+            )
         failed = why_failed(usage, conditions) or (wrong_files(target, plan.objects) if target else None)
         return dataclasses.replace(sample.with_usage(usage), failed=failed)
     except OSError as error:

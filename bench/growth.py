@@ -1,0 +1,74 @@
+"""What more files, more bytes and more connections cost in CPU and memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .contenders import CONTENDERS, Plan
+from .data import Object, Shape
+from .sample import Recorder, Sample, Skipped
+from .servers import Server, Servers, Unavailable
+from .settings import GIB, MIB, Settings
+from .trial import Conditions, available, try_once
+
+PART = "growth"
+FILE = 64 * MIB
+TINY = 4 << 10
+#: Beyond so many files only the two that are compared run: the others take minutes.
+MANY = 20_000
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run's size: ``at`` is its place on the axis that ``axis`` names."""
+
+    axis: str
+    at: float
+    shape: Shape
+    connections: int | None = None
+
+
+def measure(settings: Settings, recorder: Recorder, servers: Servers) -> None:
+    with servers.serving() as server:
+        _run(_by_count(settings), ("s5cmd", "wire", "obstore", "stream, parallel", "sdk"), settings, recorder, server)
+        _run(_by_size(settings), ("s5cmd", "wire", "obstore", "stream, parallel", "sdk"), settings, recorder, server)
+    try:
+        with servers.serving(slow=True) as server:
+            _run(_by_connections(settings), ("s5cmd", "wire", "obstore"), settings, recorder, server)
+    except Unavailable as error:
+        recorder.skipped(Skipped(PART, "connections", "all", str(error)))
+
+
+def _by_count(settings: Settings) -> list[Point]:
+    return [Point("files of 4 KiB", count, Shape(count, TINY)) for count in settings.growth_counts]
+
+
+def _by_size(settings: Settings) -> list[Point]:
+    return [Point("GiB in files of 64 MiB", size / GIB, Shape(size // FILE, FILE)) for size in settings.growth_sizes]
+
+
+def _by_connections(settings: Settings) -> list[Point]:
+    points = settings.growth_connections
+    return [Point("connections of 100 MB/s", count, settings.large, count) for count in points]
+
+
+def _run(points: list[Point], names: Sequence[str], settings: Settings, recorder: Recorder, server: Server) -> None:
+    """One round of every point; the objects of the largest serve the smaller ones too."""
+    axis = points[0].axis
+    largest = server.objects(max((point.shape for point in points), key=lambda shape: shape.bytes))
+    contenders = available(names, PART, axis, "download", recorder)
+    conditions = Conditions(settings.cpu, timeout=600.0)
+    for point in points:
+        plan = _plan(point, largest[: point.shape.count], settings, server)
+        sample = Sample(PART, axis, "", 0, bytes=point.shape.bytes, files=point.shape.count, at=point.at)
+        for contender in contenders:
+            if point.shape.count <= MANY or contender.name in {"s5cmd", "wire"}:
+                named = dataclasses.replace(sample, contender=contender.name)
+                recorder.sample(try_once(CONTENDERS[contender.name], plan, named, conditions))
+
+
+def _plan(point: Point, objects: list[Object], settings: Settings, server: Server) -> Plan:
+    target, scratch = settings.scratch / "target", settings.scratch
+    return Plan("download", server, objects, target, scratch, prefix="written", connections=point.connections)
