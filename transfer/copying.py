@@ -164,7 +164,10 @@ class _Run:
         failed = [error for error in self.errors if _may_stream(error) and not keep(error)]
         if not failed:
             return
-        backend = fallback()
+        try:
+            backend = fallback()
+        except BackendUnavailable:
+            return  # then what failed natively has failed
         requests = [each for each in map(_request_of, failed) if backend.can_copy_paths(each.source, each.destination)]
         if len(requests) > 1 and all(isinstance(error, _UNREACHABLE) for error in failed):
             # A store that nothing reached: one file tells whether streams do.

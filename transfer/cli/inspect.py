@@ -1,0 +1,161 @@
+"""``statelift inspect``: what a checkpoint consists of, or which checkpoints there are."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from ...backends.errors import CheckpointError, CheckpointNotFound
+from ..checkpoint.layout import EXCLUSIVE, SHARED, TASKOWNED, CheckpointLocation
+from ..checkpoint.metadata import CheckpointMetadata
+from ..checkpoint.store import CheckpointStore
+from ..handles import InMemoryHandle, KeyedStateHandle, RelativeFileHandle, SegmentHandle, StateFile
+from .arguments import add_common, configuration_of
+from .outcome import print_json
+from .text import count_text, size_text, table_text
+
+_INLINE, _ELSEWHERE = "inline", "elsewhere"
+_PLACES = (SHARED, EXCLUSIVE, TASKOWNED, _INLINE, _ELSEWHERE)
+
+
+def define(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="<base>/chk-<number>; <base> lists its checkpoints")
+    parser.add_argument("--files", action="store_true", help="list every file")
+    add_common(parser, copies=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with CheckpointStore(configuration_of(arguments)) as store:
+        try:
+            location = CheckpointLocation.parse(arguments.checkpoint)
+        except CheckpointError:
+            return _list(store, arguments)
+        _, metadata = store.read(str(location))
+    if arguments.json:
+        print_json(_document(location, metadata))
+    else:
+        print("\n".join(_lines(location, metadata, files=arguments.files)))
+    return 0
+
+
+def _list(store: CheckpointStore, arguments: argparse.Namespace) -> int:
+    found = store.list(arguments.checkpoint)
+    if not found:
+        raise CheckpointNotFound(
+            f"there is no checkpoint below {arguments.checkpoint}", remedy="name <base>/chk-<number> or its <base>"
+        )
+    if arguments.json:
+        print_json({"ok": True, "checkpoints": [str(each) for each in found]})
+    else:
+        print("\n".join(map(str, found)))
+    return 0
+
+
+def place_of(file: StateFile) -> str:
+    """``shared``, ``exclusive``, ``taskowned``, ``inline``, or ``elsewhere`` for absolute paths."""
+    handle = file.handle.file if isinstance(file.handle, SegmentHandle) else file.handle
+    if isinstance(handle, InMemoryHandle):
+        return _INLINE
+    return handle.scope if isinstance(handle, RelativeFileHandle) else _ELSEWHERE
+
+
+def _files(state: KeyedStateHandle) -> tuple[StateFile, ...]:
+    return (*state.shared, *state.private)
+
+
+def _by_place(states: tuple[KeyedStateHandle, ...]) -> dict[str, tuple[int, int]]:
+    """(files, bytes) per place that holds any."""
+    found: dict[str, tuple[int, int]] = {}
+    for state in states:
+        for file in _files(state):
+            count, size = found.get(place_of(file), (0, 0))
+            found[place_of(file)] = count + 1, size + file.size
+    return {place: found[place] for place in _PLACES if place in found}
+
+
+def _created(metadata: CheckpointMetadata) -> str:
+    return datetime.fromtimestamp(metadata.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _lines(location: CheckpointLocation, metadata: CheckpointMetadata, *, files: bool) -> Iterator[str]:
+    places = _by_place(metadata.states)
+    count = sum(number for number, _ in places.values())
+    head = [
+        ["checkpoint", str(location)],
+        ["created", f"{_created(metadata)}, {metadata.kind}"],
+        ["parallelism", f"{metadata.parallelism} (at most {metadata.max_parallelism})"],
+        ["size", f"{size_text(metadata.size)} in {count_text(count, 'file')}"],
+        *(["", f"{size_text(size)} {place} in {number}"] for place, (number, size) in places.items()),
+        *([key, value] for key, value in sorted(metadata.properties.items())),
+    ]
+    yield table_text(head)
+    if metadata.states:
+        yield ""
+        yield table_text(_subtask_rows(metadata), right=(0, 1, 2, 3))
+    if files:
+        yield ""
+        yield table_text(_file_rows(metadata), right=(0, 2))
+
+
+def _subtask_rows(metadata: CheckpointMetadata) -> list[list[str]]:
+    places = list(_by_place(metadata.states))
+    rows = [["subtask", "key groups", "files", "size", *places]]
+    for index, state in enumerate(metadata.states):
+        own = _by_place((state,))
+        sizes = [size_text(own[place][1]) if place in own else "-" for place in places]
+        groups = f"{state.key_groups.first}-{state.key_groups.last}"
+        rows.append([str(index), groups, str(len(_files(state))), size_text(state.size), *sizes])
+    return rows
+
+
+def _file_rows(metadata: CheckpointMetadata) -> list[list[str]]:
+    rows = [["subtask", "file", "size", "place", "path"]]
+    for index, state in enumerate(metadata.states):
+        rows += [[str(index), each.name, size_text(each.size), place_of(each), _path(each)] for each in _files(state)]
+    return rows
+
+
+def _path(file: StateFile) -> str:
+    handle = file.handle
+    if isinstance(handle, InMemoryHandle):
+        return ""
+    if isinstance(handle, SegmentHandle):
+        whole = handle.file.path if isinstance(handle.file, RelativeFileHandle) else handle.file.uri
+        return f"{whole} from byte {handle.offset}"
+    return handle.path if isinstance(handle, RelativeFileHandle) else handle.uri
+
+
+def _document(location: CheckpointLocation, metadata: CheckpointMetadata) -> dict[str, Any]:
+    return {
+        "ok": True,
+        "checkpoint": str(location),
+        "created": metadata.created,
+        "kind": metadata.kind,
+        "parallelism": metadata.parallelism,
+        "max_parallelism": metadata.max_parallelism,
+        "properties": dict(metadata.properties),
+        "bytes": metadata.size,
+        "files": sum(len(_files(state)) for state in metadata.states),
+        "places": _place_records(metadata.states),
+        "subtasks": [_state_record(index, state) for index, state in enumerate(metadata.states)],
+    }
+
+
+def _place_records(states: tuple[KeyedStateHandle, ...]) -> dict[str, dict[str, int]]:
+    return {place: {"files": count, "bytes": size} for place, (count, size) in _by_place(states).items()}
+
+
+def _state_record(index: int, state: KeyedStateHandle) -> dict[str, Any]:
+    return {
+        "subtask": index,
+        "key_groups": [state.key_groups.first, state.key_groups.last],
+        "backend_id": state.backend_id,
+        "bytes": state.size,
+        "places": _place_records((state,)),
+        "files": [
+            {"name": each.name, "bytes": each.size, "place": place_of(each), "path": _path(each), "level": each.level}
+            for each in _files(state)
+        ],
+    }
