@@ -208,7 +208,7 @@ class _S3Objects:
             keys = [each["Key"] for each in errors]
             time.sleep(random.uniform(0.1, 0.3) * 2**attempt)
 
-    def _delete_once(self, bucket: str, keys: Sequence[str]) -> list[dict[str, str]]:
+    def _delete_once(self, bucket: str, keys: Sequence[str]) -> Sequence[dict[str, str]]:
         with translating(f"s3://{bucket}"):
             names = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
             answer = self._client().delete_objects(Bucket=bucket, Delete=names)
@@ -263,10 +263,10 @@ class _LocalObjects:
             below[:] = sorted(each for each in below if _leads_to(os.path.join(directory, each), path))
             for name in sorted(names):
                 full = os.path.join(directory, name)
-                if full.startswith(path):
-                    with contextlib.suppress(FileNotFoundError):
+                if full.startswith(path) and os.path.lexists(full):
+                    with reading(full):
                         found = os.stat(full)
-                        yield StoredObject(root + full, found.st_size, found.st_mtime)
+                    yield StoredObject(root + full, found.st_size, found.st_mtime)
 
     def delete(self, uris: Sequence[str]) -> None:
         for uri in uris:
