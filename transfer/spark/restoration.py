@@ -1,0 +1,125 @@
+"""One subtask's restore on this machine: what is wanted, whether the disk has it, and what it took."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...backends.options import Configuration
+from ...backends.report import CopyReport
+from ..checkpoint.metadata import encode
+from ..checkpoint.store import CheckpointStore
+from ..file_systems import FileSystems
+from ..handles import key_groups_of
+from ..keyed.restore import plan_restore, restore
+from .file_pool import PooledDownloader
+from .local_store import LocalStore, Version, local_root
+from .options import LocalStateOptions
+
+_CHECKS = ("size", "crc32c", "crc64nvme")
+REUSE = "reuse"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """What restoring one subtask's state did.
+
+    Args:
+        bytes: of all of the state's files, those that were reused included.
+        bytes_reused: of files that this disk had.
+        method: the backends that moved the files, ``reuse`` where none had to.
+        seconds: from the question to the state's being on the disk.
+        cpu_seconds: of this process and the children that it has waited for.
+        verified: the weakest check that any moved or reused file passed.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    bytes_reused: int = 0
+    method: str = REUSE
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    verified: str = "size"
+
+
+def _clocks() -> tuple[float, float]:
+    """Seconds of wall time, and of CPU time of this process and its ended children."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return time.monotonic(), sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+@dataclass
+class Restoration:
+    """The restore of one subtask's state of a checkpoint.
+
+    Args:
+        root: overrides the option ``state.local-dir``.
+
+    Raises:
+        CheckpointNotFound: there is no such checkpoint.
+        CheckpointError: its metadata is damaged.
+        UsageError: the subtask or the parallelism is out of range.
+    """
+
+    checkpoint: str
+    subtask: int
+    parallelism: int
+    configuration: Configuration
+    root: Path | None = None
+    _started: tuple[float, float] = field(default_factory=_clocks)
+
+    def __post_init__(self) -> None:
+        with CheckpointStore(self.configuration) as checkpoints:
+            self.location, self.metadata = checkpoints.read(self.checkpoint)
+        key_groups = key_groups_of(self.subtask, self.parallelism, self.metadata.max_parallelism)
+        self.plan = plan_restore(self.metadata.states, key_groups)
+        digest = hashlib.sha256(encode(self.metadata)).hexdigest()
+        self.version = Version(self.location.base, self.location.checkpoint_id, digest, key_groups)
+        self.store = local_store(self.configuration, self.root, self.version.slot)
+
+    def run(self) -> Restored:
+        """Have the state on this disk."""
+        with self.store.present(self.version, self._fill) as (_, facts, is_new):
+            return self._restored(facts, is_new)
+
+    @contextmanager
+    def working_copy(self) -> Iterator[tuple[Path, Restored]]:
+        """A copy of the state to open and write, gone after the block; and what it took."""
+        with self.store.working_copy(self.version, self._fill) as (directory, facts, is_new):
+            yield directory, self._restored(facts, is_new)
+
+    def _fill(self, directory: Path) -> dict[str, Any]:
+        with FileSystems(self.configuration) as file_systems:
+            downloader = PooledDownloader(file_systems, self.store.pool)
+            _, report = restore(self.plan, self.location, directory, downloader)
+        return _facts(report.copy)
+
+    def _restored(self, facts: dict[str, Any], is_new: bool) -> Restored:
+        wall, cpu = (now - then for now, then in zip(_clocks(), self._started, strict=True))
+        own = {} if is_new else {"method": REUSE, "bytes_reused": facts["bytes"]}
+        return Restored(**{**facts, **own}, seconds=wall, cpu_seconds=cpu)
+
+
+def local_store(configuration: Configuration, root: Path | None, key: str) -> LocalStore:
+    """The store of restored state on this machine."""
+    return LocalStore(root or local_root(configuration, key), keep=configuration.of(LocalStateOptions).versions)
+
+
+def _facts(copy: CopyReport) -> dict[str, Any]:
+    reused = sum(file.bytes for file in copy.files if file.method == REUSE)
+    # Files from the metadata itself are checked with it.
+    files = [file for file in copy.files if file.method != "inline"]
+    methods = sorted({file.method for file in files} - {REUSE}) or [REUSE]
+    return {
+        "files": len(copy.files),
+        "bytes": copy.bytes,
+        "bytes_reused": reused,
+        "method": "+".join(methods),
+        "verified": min((file.verified for file in files), key=_CHECKS.index, default="crc64nvme"),
+    }
