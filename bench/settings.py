@@ -20,6 +20,7 @@ class Settings:
         scratch: an empty directory on the disk that targets are written to.
         rounds: counted rounds of the main scenarios; ``few_rounds`` of the others.
         warm_ups: rounds before, that do not count.
+        s3a: fetch Hadoop's S3 client for Spark's own state store.
     """
 
     scratch: Path
@@ -34,6 +35,7 @@ class Settings:
     growth_counts: tuple[int, ...] = (1_000, 10_000, 100_000)
     growth_sizes: tuple[int, ...] = (GIB, 2 * GIB, 4 * GIB, 8 * GIB)
     growth_connections: tuple[int, ...] = (1, 2, 4, 8, 16)
+    s3a: bool = False
 
     @property
     def cpu(self) -> int:

@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, help="counted rounds of every scenario")
     parser.add_argument("--directory", type=Path, help="disk to write to; by default the temporary directory's")
     parser.add_argument("--output", type=Path, default=LINES, help="results file to add to")
+    parser.add_argument("--s3a", action="store_true", help="fetch Hadoop's S3 client from Maven Central, for Spark")
     parser.add_argument("--no-report", action="store_true", help="leave out the tables and plots")
     return parser
 
@@ -61,6 +62,7 @@ def _settings(arguments: argparse.Namespace, scratch: Path) -> Settings:
 
     made = Settings.small_sized(scratch) if arguments.quick else Settings(scratch)
     rounds = arguments.rounds
+    made = dataclasses.replace(made, s3a=arguments.s3a)
     return dataclasses.replace(made, rounds=rounds, few_rounds=rounds) if rounds else made
 
 

@@ -1,0 +1,144 @@
+"""Recovery through Spark on two single-core executors, and by Spark's own RocksDB state store."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from . import job_state, recovery
+from .contenders import find_s5cmd
+from .data import size_text
+from .job_state import VALUE
+from .sample import Recorder, Sample, Skipped
+from .servers import BUCKET, REGION, Server, Servers
+from .settings import Settings
+
+PART = "spark"
+_TIMEOUT = 600
+OWN = "Spark's own state store"
+
+
+def measure(settings: Settings, recorder: Recorder, servers: Servers) -> None:
+    if shutil.which(os.path.join(os.environ.get("JAVA_HOME", ""), "bin", "java")) is None and not shutil.which("java"):
+        recorder.skipped(Skipped(PART, "through Spark", "all", "Java is not installed"))
+        return
+    with servers.serving() as server:
+        _through_spark(settings, recorder, server)
+    _own_store(settings, recorder, f"{OWN}, local directory", {})
+    with servers.serving(keeping=True) as server:
+        _own_store_on_s3(settings, recorder, server)
+
+
+def _through_spark(settings: Settings, recorder: Recorder, server: Server) -> None:
+    scenario = f"1 to 2 on two executors, {size_text(settings.state_bytes)} of state"
+    job = job_state.build(server.bucket, settings.scratch, size=settings.state_bytes, parallelism=1)
+    orders: dict[str, Any] = {
+        "what": "through_spark",
+        "scratch": str(_scratch(settings)),
+        "methods": recovery.available(scenario, recorder),
+        "rounds": settings.few_rounds,
+        "checkpoint": f"s3://{BUCKET}/{job.checkpoint}",
+        "parallelism": 2,
+        "s5cmd": find_s5cmd(),
+    }
+    for found in _session(orders, settings, server.environment(), scenario, recorder):
+        recorder.sample(_sample(scenario, found, settings.state_bytes))
+
+
+def _own_store(settings: Settings, recorder: Recorder, name: str, more: dict[str, Any]) -> None:
+    orders = {
+        "what": "own_store",
+        "scratch": str(_scratch(settings)),
+        "rows": settings.state_bytes // VALUE,
+        "value": VALUE,
+        "rounds": settings.few_rounds,
+        "name": name,
+        **more,
+    }
+    scenario = _own_scenario(settings)
+    for found in _session(orders, settings, dict(os.environ), scenario, recorder):
+        recorder.sample(_sample(scenario, found, settings.state_bytes))
+
+
+def _own_scenario(settings: Settings) -> str:
+    return f"1 to 1 in one process, {size_text(settings.state_bytes)} of state"
+
+
+def _own_store_on_s3(settings: Settings, recorder: Recorder, server: Server) -> None:
+    name = f"{OWN}, S3A"
+    if not settings.s3a:
+        reason = "hadoop-aws is not installed; --s3a fetches it, half a gigabyte, from Maven Central"
+        recorder.skipped(Skipped(PART, _own_scenario(settings), name, reason))
+        return
+    conf = {
+        "spark.jars.packages": f"org.apache.hadoop:hadoop-aws:{_hadoop_version()}",
+        "spark.hadoop.fs.s3a.endpoint": server.endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": REGION,
+        "spark.hadoop.fs.s3a.access.key": server.access_key,
+        "spark.hadoop.fs.s3a.secret.key": server.secret_key,
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+    }
+    _own_store(settings, recorder, name, {"conf": conf, "location": f"s3a://{BUCKET}/own-checkpoint"})
+
+
+def _hadoop_version() -> str:
+    """The version of the Hadoop client that this PySpark brings."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("pyspark")
+    places = spec.submodule_search_locations or () if spec else ()
+    jars = (jar for place in places for jar in Path(place, "jars").glob("hadoop-client-api-*.jar"))
+    return next((jar.stem.removeprefix("hadoop-client-api-") for jar in jars), "3.4.1")
+
+
+def _scratch(settings: Settings) -> Path:
+    path = settings.scratch / "spark"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    return path
+
+
+def _sample(scenario: str, found: dict[str, Any], size: int) -> Sample:
+    return Sample(
+        PART,
+        scenario,
+        found["method"],
+        found["round"],
+        bytes=size,
+        wall=round(found.get("wall", 0.0), 3),
+        user=round(found.get("cpu", 0.0), 3),
+        received=int(found.get("bytes", 0)),
+        failed=found.get("failed"),
+    )
+
+
+def _session(
+    orders: dict[str, Any], settings: Settings, environment: dict[str, str], scenario: str, recorder: Recorder
+) -> Iterator[dict[str, Any]]:
+    """The results that a session prints, as they come."""
+    path = settings.scratch / "orders.json"
+    path.write_text(json.dumps(orders))
+    kept = {name: os.environ[name] for name in ("JAVA_HOME", "HOME") if name in os.environ}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "statelift.bench.spark_session", str(path)],
+        env={**environment, **kept},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        out, err = child.communicate(timeout=_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        child.terminate()
+        out, err = child.communicate()
+    yield from (json.loads(line) for line in out.splitlines() if line.startswith("{"))
+    if child.returncode:
+        reason = (err.strip().splitlines() or ["no word"])[-1]
+        recorder.skipped(Skipped(PART, scenario, "the session", f"ended with {child.returncode}: {reason[:200]}"))
