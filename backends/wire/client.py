@@ -1,0 +1,452 @@
+"""One request and its answer: addressed, signed, sent, and refused answers turned into errors.
+
+What only the connection or the signature is to blame for is mended here, once each: a kept
+connection that went stale, a redirect to another region, credentials that expired. Everything
+else is an error of the tree, and the scheduler's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..batch import backoff
+from ..errors import BackendError, ConnectionFailed, SourceChanged, StalledTransfer, TransferError
+from ..s3_access import Credentials, S3Access
+from ..s3_errors import is_expired
+from .answers import BODY_LIMIT, code_of, error_of, is_error, region_of, retry_after
+from .connection import Connection
+from .endpoint import Address, Endpoints
+from .loop import READ, Loop, Task
+from .options import WireOptions
+from .pool import Pool
+from .response import BadResponse, Head, ResponseReader
+from .retry import Throttle
+from .signing import EMPTY_SHA256, UNSIGNED_PAYLOAD, Signer, encode_query
+
+#: How often a transfer looks at the clock while nothing happens.
+SLICE = 0.25
+_CREDENTIALS_EVERY = 60.0
+_CREDENTIALS_TIMEOUT = 60.0
+_THROTTLED = {429, 503}
+_CHUNK = 256 << 10
+
+
+@dataclass(slots=True)
+class FileBody:
+    """A range of an open file as the body of a request.
+
+    Args:
+        sent: called with the bytes that left.
+        pace: seconds to wait after so many bytes.
+    """
+
+    fd: int
+    offset: int
+    length: int
+    sent: Callable[[int], None]
+    pace: Callable[[int], float] | None = None
+
+
+@dataclass(slots=True)
+class Order:
+    """A request before it is addressed and signed.
+
+    Args:
+        headers: ``x-amz-*`` only; they are signed.
+        unsigned: further headers.
+        patience: seconds to wait for the answer's head; None: the stall timeout.
+    """
+
+    method: str
+    bucket: str
+    key: str
+    query: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    unsigned: dict[str, str] = field(default_factory=dict)
+    body: bytes | FileBody | None = None
+    patience: float | None = None
+
+    @property
+    def subject(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+
+class Exchange:
+    """An answer whose head has come. Its body's pieces are views of the client's one buffer: use
+    them before the next ``await``. End it by `finish` or `abort`."""
+
+    __slots__ = ("_client", "_first", "connection", "head", "reader")
+
+    def __init__(
+        self, client: Client, connection: Connection, reader: ResponseReader, head: Head, first: list[memoryview]
+    ) -> None:
+        self._client = client
+        self.connection = connection
+        self.reader = reader
+        self.head = head
+        self._first = first
+
+    @property
+    def ended(self) -> bool:
+        return self.reader.done and not self._first
+
+    async def more(self) -> list[memoryview]:
+        """Pieces of the body; an empty list where none came within a slice of time, or at the end."""
+        if self._first:
+            first, self._first = self._first, []
+            return first
+        if self.reader.done:
+            return []
+        connection = self.connection
+        if connection.drained:
+            await connection.readable(time.monotonic() + SLICE)
+        else:
+            await self._client.loop.turn()
+        try:
+            count = connection.receive(self._client.buffer, self._client.scratch)
+        except BlockingIOError:
+            connection.drained = True
+            return []
+        if count == 0:
+            self.reader.end()
+            return []
+        return self.reader.feed(self._client.buffer[:count])
+
+    async def read(self, limit: int = BODY_LIMIT) -> bytes:
+        """The whole body, of which no more than ``limit`` bytes are kept."""
+        body = bytearray()
+        patience = self._client.access.transfer.stall_timeout
+        last = time.monotonic()
+        while not self.ended:
+            pieces = await self.more()
+            for piece in pieces:
+                body += piece[: max(0, limit - len(body))]
+            if pieces:
+                last = time.monotonic()
+            elif time.monotonic() - last > patience:
+                raise TimeoutError("timed out")
+        return bytes(body)
+
+    def finish(self) -> None:
+        """Give the connection back where the answer left it in order."""
+        if self.reader.reusable and self.connection.is_open:
+            self._client.pool.release(self.connection)
+        else:
+            self._client.pool.discard(self.connection)
+
+    def abort(self) -> None:
+        self._client.pool.discard(self.connection)
+
+
+class Client:
+    """Requests of one loop."""
+
+    def __init__(self, loop: Loop, access: S3Access, endpoints: Endpoints, pool: Pool, options: WireOptions) -> None:
+        self.loop = loop
+        self.access = access
+        self.pool = pool
+        self._endpoints = endpoints
+        self._options = options
+        self.buffer = memoryview(bytearray(options.buffer_size))
+        self.scratch = memoryview(bytearray(_CHUNK))
+        self._throttles: dict[str, Throttle] = {}
+        self._signers: dict[str, Signer] = {}
+        self._credentials: Credentials | None = None
+        self._generation = 0
+        self._refreshed = False
+        self._asked = 0.0
+        self._asking = False
+        self._parked: deque[Task] = deque()
+
+    # Asking.
+
+    async def ask(self, order: Order) -> tuple[Head, bytes]:
+        """The whole answer to a request. A 200 that carries an error is one.
+
+        Raises:
+            TransferError: of whatever kind the answer or the network calls for.
+        """
+        exchange = await self.open(order)
+        body = b""
+        try:
+            with network(order.subject):
+                body = await exchange.read()
+        except BaseException:
+            exchange.abort()
+            raise
+        exchange.finish()
+        if is_error(body):
+            raise error_of(Head(500, "", exchange.head.headers, keep_alive=True), body, order.subject)
+        return exchange.head, body
+
+    async def open(self, order: Order) -> Exchange:
+        """The head of a successful answer (2xx), whose body is still to be read.
+
+        Raises:
+            TransferError: of whatever kind the answer or the network calls for.
+        """
+        while True:
+            await self._pause(order.bucket)
+            signer = await self._signer(self._endpoints.of(order.bucket).region)
+            generation = self._generation
+            exchange = await self._exchange(order, signer)
+            if 200 <= exchange.head.status < 300:
+                return exchange
+            error = await self._refused(order, exchange, generation)
+            if error is not None:
+                raise error
+
+    async def _refused(self, order: Order, exchange: Exchange, generation: int) -> TransferError | None:
+        """The error of a refusal; None where the request is to be sent again at once."""
+        try:
+            with network(order.subject):
+                body = await exchange.read()
+        except BaseException:
+            exchange.abort()
+            raise
+        exchange.finish()
+        head = exchange.head
+        if self._is_redirected(order, head, body):
+            return None
+        if is_expired(code_of(head, body)) and await self._refresh(generation):
+            return None
+        error = error_of(head, body, order.subject)
+        if head.status in _THROTTLED:
+            self._throttle(order.bucket).slow_down(backoff(0), retry_after(head))
+        return error
+
+    def _is_redirected(self, order: Order, head: Head, body: bytes) -> bool:
+        region = region_of(head, body)
+        if head.status in {301, 307, 308}:
+            location = head.headers.get("location")
+            same = location is not None and self._is_same_path(order, location)
+            return self._endpoints.redirect(order.bucket, region, location if same else None)
+        wrong_region = head.status == 400 and region is not None
+        return wrong_region and self._endpoints.redirect(order.bucket, region, None)
+
+    def _is_same_path(self, order: Order, location: str) -> bool:
+        # A store that tidies paths ("//", "..") redirects to another object: that is no region redirect.
+        path = self._endpoints.of(order.bucket).path(order.key)
+        return location.partition("?")[0].endswith(path)
+
+    def _throttle(self, bucket: str) -> Throttle:
+        return self._throttles.setdefault(bucket, Throttle())
+
+    async def _pause(self, bucket: str) -> None:
+        throttle = self._throttles.get(bucket)
+        while throttle is not None and (pause := throttle.pause()) > 0:
+            await self.loop.sleep(pause)
+
+    # Credentials.
+
+    async def _signer(self, region: str) -> Signer:
+        if time.monotonic() - self._asked > _CREDENTIALS_EVERY or not self._asked:
+            await self._renew(refresh=False)
+        if region not in self._signers:
+            self._signers[region] = Signer(self._credentials, region)
+        return self._signers[region]
+
+    async def _refresh(self, generation: int) -> bool:
+        """Ask the chain anew, once a batch. Returns whether the credentials changed since ``generation``."""
+        if generation == self._generation and not self._refreshed:
+            self._refreshed = True
+            await self._renew(refresh=True)
+        return generation != self._generation
+
+    async def _renew(self, *, refresh: bool) -> None:
+        while self._asking:
+            await self.loop.park(self._parked, SLICE)
+            if not refresh and self._asked:
+                return
+        self._asking = True
+        try:
+            access = self.access
+            if access.options.anonymous or access.options.access_key:
+                found = access.credentials()
+            else:
+                found = await self.loop.in_thread(
+                    lambda: access.credentials(refresh=refresh), timeout=_CREDENTIALS_TIMEOUT
+                )
+            if not self._asked or found != self._credentials:
+                self._credentials = found
+                self._generation += 1
+                self._signers.clear()
+            self._asked = time.monotonic()
+        finally:
+            self._asking = False
+            while self._parked:
+                self.loop.unpark(self._parked)
+
+    # Sending.
+
+    async def _exchange(self, order: Order, signer: Signer) -> Exchange:
+        address = self._endpoints.of(order.bucket)
+        raw = self._head(order, address, signer)
+        fresh = False
+        while True:
+            connection = await self.pool.acquire(self.loop, address.server, self.scratch, fresh=fresh)
+            reader = ResponseReader(order.method)
+            try:
+                with network(order.subject):
+                    return await self._converse(order, connection, reader, raw)
+            except ConnectionFailed:
+                self.pool.discard(connection)
+                # The server closed a kept connection while the request was on its way: that is no failure.
+                if connection.exchanges == 0 or reader.received or fresh:
+                    raise
+                fresh = True
+            except BaseException:
+                self.pool.discard(connection)
+                raise
+
+    def _head(self, order: Order, address: Address, signer: Signer) -> bytes:
+        path, query = address.path(order.key), encode_query(order.query)
+        headers = {"host": address.server.authority, **order.headers}
+        signer.sign(order.method, path, query, headers, payload=self._payload(order.body))
+        headers.update(order.unsigned)
+        headers["user-agent"] = "statelift"
+        if order.body is not None:
+            headers["content-length"] = str(order.body.length if isinstance(order.body, FileBody) else len(order.body))
+        target = f"{path}?{query}" if query else path
+        proxy = address.server.proxy
+        if proxy is not None and not address.server.tls:
+            target = f"http://{address.server.authority}{target}"
+            if proxy.authorization:
+                headers["proxy-authorization"] = proxy.authorization
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        return f"{order.method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
+
+    def _payload(self, body: bytes | FileBody | None) -> str:
+        if body is None:
+            return EMPTY_SHA256 if self._options.sign_payload else UNSIGNED_PAYLOAD
+        if isinstance(body, bytes):
+            return hashlib.sha256(body).hexdigest()
+        return _sha256(body) if self._options.sign_payload else UNSIGNED_PAYLOAD
+
+    async def _converse(self, order: Order, connection: Connection, reader: ResponseReader, raw: bytes) -> Exchange:
+        stall = self.access.transfer.stall_timeout
+        connection.expect(0)
+        first: list[memoryview] = []
+        await connection.send(raw, time.monotonic() + stall)
+        if isinstance(order.body, bytes):
+            await connection.send(order.body, time.monotonic() + stall)
+        elif order.body is not None:
+            first = await self._send_file(order.body, connection, reader, order.subject)
+        until = time.monotonic() + (order.patience or stall)
+        while reader.head is None:
+            first = await self._receive_head(connection, reader, until)
+        return Exchange(self, connection, reader, reader.head, first)
+
+    async def _receive_head(self, connection: Connection, reader: ResponseReader, until: float) -> list[memoryview]:
+        await connection.readable(until)
+        try:
+            count = connection.receive(self.buffer, self.scratch)
+        except BlockingIOError:
+            connection.drained = True
+            if time.monotonic() >= until:
+                raise TimeoutError("no answer") from None
+            return []
+        if count == 0:
+            reader.end()
+            raise ConnectionResetError("closed before an answer")
+        return reader.feed(self.buffer[:count])
+
+    async def _send_file(
+        self, body: FileBody, connection: Connection, reader: ResponseReader, subject: str
+    ) -> list[memoryview]:
+        """Send the body; stop where an answer comes before its end. Returns that answer's first pieces."""
+        sent, stall = 0, self.access.transfer.stall_timeout
+        last = time.monotonic()
+        while sent < body.length:
+            try:
+                count = self._send_some(body, connection, sent)
+            except BlockingIOError:
+                if await connection.writable_or_readable(time.monotonic() + SLICE) & READ:
+                    first = self._early(connection, reader)
+                    if reader.head is not None:
+                        return first
+                if time.monotonic() - last > stall:
+                    raise TimeoutError("the body is not taken") from None
+                continue
+            except (BrokenPipeError, ConnectionResetError):
+                # The refusal may have come before the reset.
+                first = self._early(connection, reader)
+                if reader.head is None:
+                    raise
+                return first
+            if count == 0:
+                raise SourceChanged(f"the local file for {subject} became shorter while it was read")
+            sent += count
+            last = time.monotonic()
+            body.sent(count)
+            if body.pace is not None and (pause := body.pace(count)) > 0:
+                await self.loop.sleep(pause)
+                last = time.monotonic()
+            else:
+                await self.loop.turn()
+        await connection.flush(time.monotonic() + stall)
+        return []
+
+    @staticmethod
+    def _refuse_rest(reader: ResponseReader) -> None:
+        """An answer came before the body had ended: it can only be a refusal."""
+        if reader.head is None:
+            return
+        if reader.head.status < 300:
+            raise BadResponse("success before the body was sent")
+        reader.head.keep_alive = False
+
+    def _send_some(self, body: FileBody, connection: Connection, sent: int) -> int:
+        offset, left = body.offset + sent, body.length - sent
+        if connection.can_sendfile:
+            return connection.sendfile(body.fd, offset, left)
+        if connection.tls is not None:
+            connection.tls.flush()
+        count = os.preadv(body.fd, [self.scratch[: min(left, _CHUNK)]], offset)
+        return connection.send_some(self.scratch[:count]) if count else 0
+
+    def _early(self, connection: Connection, reader: ResponseReader) -> list[memoryview]:
+        try:
+            count = connection.receive(self.buffer, self.scratch)
+        except BlockingIOError:
+            return []
+        pieces = reader.feed(self.buffer[:count]) if count else []
+        self._refuse_rest(reader)
+        return pieces
+
+
+@contextmanager
+def network(subject: str) -> Iterator[None]:
+    """Turn what the network raises in this block into errors of the tree."""
+    try:
+        yield
+    except TransferError:
+        raise
+    except TimeoutError as error:
+        raise StalledTransfer(f"{subject}: {error.args[0] if error.args else 'timed out'}") from error
+    except ssl.SSLError as error:
+        raise ConnectionFailed(f"{subject}: TLS: {error.reason or error}") from error
+    except BadResponse as error:
+        if "closed" in str(error):
+            raise ConnectionFailed(f"{subject}: {error}") from error
+        raise BackendError(f"{subject}: bad answer: {error}", transient=True) from error
+    except OSError as error:
+        raise ConnectionFailed(f"{subject}: {os.strerror(error.errno) if error.errno else error}") from error
+
+
+def _sha256(body: FileBody) -> str:
+    digest, offset, left = hashlib.sha256(), body.offset, body.length
+    while left > 0:
+        data = os.pread(body.fd, min(left, 1 << 20), offset)
+        if not data:
+            break
+        digest.update(data)
+        offset, left = offset + len(data), left - len(data)
+    return digest.hexdigest()

@@ -1,0 +1,218 @@
+"""One batch of copies: a loop, its workers, what failed and what is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..closeables import CloseableRegistry
+from ..errors import (
+    BackendError,
+    CopyCancelled,
+    CopyFailed,
+    DeadlineExceeded,
+    NoSpace,
+    TransferError,
+)
+from ..landing import StagingArea
+from ..report import CopiedFile, CopyReport, Progress
+from ..request import CopyRequest, locate
+from ..s3_access import S3Access
+from ..transfer_options import TransferOptions
+from .client import Client
+from .download import Download, Watch
+from .endpoint import Endpoints
+from .limits import CpuLimit, LocalClock, Pace, SharedClock, state_directory
+from .loop import Loop
+from .options import WireOptions
+from .pool import Pool
+from .retry import Budget
+from .schedule import Job, Schedule
+
+_FIRST_WORKERS = 4
+_GROW_EVERY = 0.004
+_IDLE_SHARE = 0.2
+_CLEANING_TIME = 5.0
+_CLEANING_TIME_CANCELLED = 0.5
+
+
+class _Finished(BaseException):
+    """Ends the loop early: what remains is not to be copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What `Engine.run` was asked for."""
+
+    requests: Sequence[CopyRequest]
+    progress: Progress | None
+    deadline: float | None
+    fail_fast: bool
+
+
+class Engine:
+    """Runs one batch in the calling thread. Transfers and jobs ask it for everything they share."""
+
+    def __init__(self, access: S3Access, options: WireOptions, endpoints: Endpoints, pool: Pool, batch: Batch) -> None:
+        self.options = options
+        self.transfer: TransferOptions = access.transfer
+        self.loop = Loop()
+        self.schedule = Schedule(self.loop)
+        self.client = Client(self.loop, access, endpoints, pool, options)
+        self.pool = pool
+        self.staging = StagingArea(fsync=self.transfer.fsync)
+        self.pace: Pace | None = None
+        self._batch = batch
+        self._done: list[CopiedFile] = []
+        self._errors: list[TransferError] = []
+        self._settled: set[int] = set()
+        self._workers = 0
+        self._tls = endpoints.uses_tls
+        self._clocks: list[SharedClock] = []
+        self._set_limits()
+
+    def _set_limits(self) -> None:
+        if self.options.bandwidth is not None:
+            self.pace = Pace(self.options.bandwidth, self._clock("bandwidth"))
+        if self.options.cpu_limit is not None:
+            self.loop.brake = CpuLimit(self.options.cpu_limit, self._clock("cpu")).pause
+
+    def _clock(self, name: str) -> LocalClock | SharedClock:
+        if not self.options.host_limits:
+            return LocalClock()
+        clock = SharedClock(state_directory(self.options.state_directory) / name)
+        self._clocks.append(clock)
+        return clock
+
+    # What transfers ask for.
+
+    def budget(self) -> Budget:
+        return Budget(self.transfer.retries, self.options.retry_time)
+
+    def watch(self) -> Watch:
+        return Watch(self.transfer.stall_timeout, self.options.minimum_rate)
+
+    def moved(self, request: CopyRequest, count: int) -> None:
+        if self._batch.progress is not None:
+            self._batch.progress(request, count)
+
+    def copied(self, file: CopiedFile) -> None:
+        self._done.append(file)
+        self._settled.add(id(file.request))
+
+    def failed(self, request: CopyRequest, error: TransferError) -> None:
+        """Record a request's failure, and end the batch where that is called for."""
+        error.request = error.request or request
+        error.backend = error.backend or "wire"
+        self._errors.append(error)
+        self._settled.add(id(request))
+        if isinstance(error, NoSpace) or (self._batch.fail_fast and error.shared):
+            self.loop.interrupt(_Finished())
+
+    # Running.
+
+    def run(self, closeables: CloseableRegistry) -> CopyReport:
+        """Copy everything.
+
+        Raises:
+            CopyFailed: at least one request failed.
+            CopyCancelled: the registry was closed.
+        """
+        started = time.monotonic()
+        interrupt = lambda: self.loop.interrupt(CopyCancelled(closeables.reason))  # noqa: E731
+        keep = False
+        try:
+            with self.staging, closeables.registered(interrupt):
+                self._run()
+            closeables.check()
+            keep = not self._errors
+        finally:
+            self.loop.close()
+            self.pool.leave(self.loop, keep=keep)
+            for clock in self._clocks:
+                clock.close()
+        if self._errors:
+            raise CopyFailed(self._errors, self._done)
+        return CopyReport(tuple(self._done), time.monotonic() - started)
+
+    def _run(self) -> None:
+        self._begin()
+        limit = self._batch.deadline
+        try:
+            if self._errors and self._batch.fail_fast:
+                return
+            self._add_workers(_FIRST_WORKERS)
+            self.loop.spawn(self._grow())
+            if limit is not None:
+                self.loop.spawn_daemon(self._expire(limit))
+            self.loop.run()
+        except _Finished:
+            pass
+        except DeadlineExceeded:
+            self._fail_the_rest()
+
+    def _begin(self) -> None:
+        for request in self._batch.requests:
+            try:
+                Download(self, request).begin()
+            except TransferError as error:
+                self.failed(request, error)
+
+    async def _expire(self, seconds: float) -> None:
+        await self.loop.sleep(max(0.0, seconds))
+        self.loop.interrupt(DeadlineExceeded("the deadline passed"))
+
+    def _fail_the_rest(self) -> None:
+        for request in self._batch.requests:
+            if id(request) not in self._settled:
+                message = f"{request.source} was not copied within {self._batch.deadline:g} s"
+                self._errors.append(DeadlineExceeded(message, request=request, backend="wire"))
+
+    # Workers.
+
+    def _add_workers(self, count: int) -> None:
+        for _ in range(min(count, self._worker_limit() - self._workers)):
+            self._workers += 1
+            self.loop.spawn(self._work())
+
+    def _worker_limit(self) -> int:
+        return self.options.connection_limit(tls=self._tls)
+
+    async def _grow(self) -> None:
+        """Add connections for as long as the CPU idles while there is work: no number fits every network."""
+        idle, since = self.loop.idle, time.monotonic()
+        while self._workers < self._worker_limit() and self.schedule.waiting:
+            await self.loop.sleep(_GROW_EVERY)
+            now = time.monotonic()
+            share = (self.loop.idle - idle) / (now - since)
+            if share > _IDLE_SHARE:
+                self._add_workers(min(self._workers, self.schedule.waiting))
+            idle, since = self.loop.idle, now
+
+    async def _work(self) -> None:
+        while (job := await self.schedule.next()) is not None:
+            try:
+                await job.run()
+            except TransferError as error:
+                self._settle(job, error)
+            except Exception as error:
+                wrapped = BackendError(f"{type(error).__name__}: {error}")
+                wrapped.__cause__ = error
+                self._settle(job, wrapped)
+            finally:
+                self.schedule.done()
+
+    def _settle(self, job: Job, error: TransferError) -> None:
+        """Decide what a job's error means: nothing, another attempt, or the end of its transfer."""
+        if job.stale or job.transfer.recover(job, error):
+            return
+        delay = job.budget.delay(error)
+        if delay is None:
+            job.transfer.fail(error)
+        else:
+            self.schedule.later(job, delay)
+
+
+def is_s3(uri: str) -> bool:
+    return locate(uri).scheme == "s3"
