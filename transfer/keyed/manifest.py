@@ -82,10 +82,6 @@ class TableFile:
         found = self._field(_EPOCH)
         return Reader(found).varint() if found else 0
 
-    def renumbered(self, number: int, epoch: int) -> TableFile:
-        fields = tuple(each for each in self.fields if each[0] != _EPOCH)
-        return replace(self, number=number, fields=(*fields, (_EPOCH, varint(epoch))))
-
     def _field(self, tag: int) -> bytes | None:
         return next((data for each, data in self.fields if each == tag), None)
 
@@ -131,27 +127,33 @@ def write_manifest(directory: str, manifest: Manifest) -> None:
 
 
 def compose(parts: Sequence[Manifest]) -> tuple[Manifest, list[dict[str, str]]]:
-    """One database out of several whose key ranges do not overlap.
+    """One database out of several.
 
-    Levels stay, since files of one level never overlap across parts. File numbers are given anew;
-    epochs are shifted part by part, which keeps the order within a part and makes no two equal.
+    No key may lie in files of two parts, except in a file that both have, on the same level and
+    with the same epoch; it is taken once. Then levels and epochs stay: files of one level overlap
+    across parts as little as within them, and of the files that hold a key the order is kept.
+    File numbers are given anew.
 
     Returns:
         the manifest, and for each part its files' new names by their old ones.
+
+    Raises:
+        UnknownManifest: a file that two parts have is not in the same place, or one has no identity.
     """
-    files: list[TableFile] = []
+    files: dict[str, TableFile] = {}
     names: list[dict[str, str]] = []
-    shift = 0
     for part in parts:
         renamed: dict[str, str] = {}
-        for file in sorted(part.files, key=lambda each: (each.epoch, each.largest_sequence, each.number)):
-            new = file.renumbered(len(files) + 1, file.epoch + shift)
-            renamed[file.name] = new.name
-            files.append(new)
-        shift += max((file.epoch for file in part.files), default=0)
+        for file in part.files:
+            if file.unique_id is None or not file.epoch:
+                raise UnknownManifest(f"{file.name} has no unique id or no epoch")
+            found = files.setdefault(file.unique_id, replace(file, number=len(files) + 1))
+            if (found.level, found.epoch, found.size) != (file.level, file.epoch, file.size):
+                raise UnknownManifest(f"{file.name} is in another place in another part")
+            renamed[file.name] = found.name
         names.append(renamed)
     last_sequence = max((part.last_sequence for part in parts), default=0)
-    return Manifest(tuple(files), last_sequence, len(files) + 1), names
+    return Manifest(tuple(files.values()), last_sequence, len(files) + 1), names
 
 
 def parse(data: bytes) -> Manifest:

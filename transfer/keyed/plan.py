@@ -69,15 +69,34 @@ class RestorePlan:
         return "reopen" if sources[0].handle.key_groups == self.key_groups else "clip"
 
     @property
+    def joins_as_it_is(self) -> bool:
+        """Whether the parts become one database without rewriting a file.
+
+        A file may reach out of its handle's range into another part only where that part has the
+        same file on the same level, as the two halves of a database have that was split and not
+        compacted since. Otherwise its deletions and dead rows would meet rows they must not.
+        """
+        placed = [{(file.handle, file.level) for file in part.needed} for part in self.parts]
+        return all(
+            (file.handle, file.level) in placed[index]
+            for part in self.parts
+            if part.reaches_out
+            for file in part.needed
+            for index, other in enumerate(self.parts)
+            if other is not part and _reaches(file, other.wanted)
+        )
+
+    @property
     def bytes(self) -> int:
-        """Of the SST files to download."""
-        return sum(file.size for part in self.parts for file in part.needed)
+        """Of the SST files to download; a file that two parts share is downloaded once."""
+        return sum(handle.size for handle in {file.handle for part in self.parts for file in part.needed})
 
     @property
     def bytes_saved(self) -> int:
         """Of the SST files that are not needed, of those handles that share a key group with the subtask."""
         sharing = (part for part in self.parts if len(part.wanted))
-        return sum(each.file.size for part in sharing for each in part.files if not each.needed)
+        handles = {each.file.handle for part in sharing for each in part.files}
+        return sum(handle.size for handle in handles) - self.bytes
 
     def explain(self) -> Iterator[tuple[KeyedStateHandle, FilePlan]]:
         """Every SST file of the checkpoint with the reason for taking or leaving it."""
@@ -158,6 +177,11 @@ def groups_of(file: StateFile) -> KeyGroupRange | None:
     if file.smallest is None or file.largest is None:
         return None
     return key_groups_between(file.smallest, file.largest)
+
+
+def _reaches(file: StateFile, wanted: KeyGroupRange) -> bool:
+    own = groups_of(file)
+    return len(wanted) > 0 if own is None else len(own.intersection(wanted)) > 0
 
 
 def _within(file: StateFile, key_groups: KeyGroupRange) -> bool:

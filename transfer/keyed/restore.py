@@ -5,8 +5,9 @@ by writing its MANIFEST anew, which takes milliseconds whatever the size, and th
 deletions. Several handles become one database in the same way, since their key ranges do not
 overlap and so nothing in one can hide or outlive a key in another. That holds as long as every
 file keeps to its handle's range. A file that an earlier rescale clipped does not: its deletions
-and its dead rows reach into the neighbour. Such a part is first straightened, by compacting just
-the files that reach out. Where a MANIFEST is not understood the rows are copied instead.
+and its dead rows reach into the neighbour. Where the neighbour still has the same file, it is
+taken once and serves both. Otherwise such parts are first straightened, by compacting the files
+that reach out. Where a MANIFEST is not understood the rows are copied instead.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class _Restore:
             self._download([(part, file) for part in self.parts for file in _first_files(part.plan)])
         for part in self.parts:
             self._understand(part)
-        if len(self.parts) > 1:
+        if len(self.parts) > 1 and not self._joins_as_it_is():
             with self._phase("straighten"):
                 for part in self.parts:
                     self._straighten(part)
@@ -172,8 +173,18 @@ class _Restore:
             self.seconds[name] += time.monotonic() - started
 
     def _download(self, files: Sequence[tuple[_Part, StateFile]]) -> None:
-        paths = {os.path.join(part.directory, file.name): (part, file) for part, file in files}
-        downloads = [Download(file.handle, path) for path, (_, file) in paths.items()]
+        """Download files to the directories of their parts; an SST file that several have, once."""
+        paths: dict[str, tuple[_Part, StateFile]] = {}
+        downloads: list[Download] = []
+        first: dict[object, str] = {}
+        again: list[tuple[str, str]] = []
+        for part, file in files:
+            path = os.path.join(part.directory, file.name)
+            paths[path] = part, file
+            if file.level is not None and first.setdefault(file.handle, path) != path:
+                again.append((first[file.handle], path))
+            else:
+                downloads.append(Download(file.handle, path))
         left = None if self.ends is None else max(0.0, self.ends - time.monotonic())
         try:
             report = self.downloader.download(
@@ -183,6 +194,9 @@ class _Restore:
             errors = [self._named(error, paths) for error in failure.errors]
             raise CopyFailed(errors, failure.done) from failure
         self.copies.append(report)
+        for path, other in again:
+            os.makedirs(os.path.dirname(other), exist_ok=True)
+            os.link(path, other)
 
     def _named(self, error: TransferError, paths: Mapping[str, tuple[_Part, StateFile]]) -> TransferError:
         found = paths.get(error.request.destination) if error.request else None
@@ -222,12 +236,22 @@ class _Restore:
                     f"{self.location}, {file.name} of {part.name}: "
                     f"{size} bytes, {table.size} in the MANIFEST, {file.size} in the metadata"
                 )
-        if len(self.parts) > 1 and any(not table.epoch for table in manifest.files):
-            raise UnknownManifest("files without an epoch")
+        if len(self.parts) > 1:
+            compose([manifest])
         part.manifest = manifest.only(file.name for file in part.plan.needed)
         part.identified = {
             table.unique_id: known[table.name].handle for table in part.manifest.files if table.unique_id
         }
+
+    def _joins_as_it_is(self) -> bool:
+        manifests = [part.manifest for part in self.parts if part.manifest is not None]
+        if not self.plan.joins_as_it_is or len(manifests) < len(self.parts):
+            return False
+        try:
+            compose(manifests)
+        except UnknownManifest:
+            return False
+        return True
 
     def _straighten(self, part: _Part) -> None:
         """Make every file of a part keep to the key groups that are wanted of it."""
@@ -282,6 +306,7 @@ class _Restore:
             whole, names = compose(manifests)
         for part, renamed in zip(parts, names, strict=True):
             for old, new in renamed.items():
+                # Renaming a second link of a shared file is a no-op (rename(2)); it goes with the attempt.
                 os.rename(os.path.join(part.directory, old), os.path.join(self.workspace, new))
         write_manifest(self.workspace, whole)
 
