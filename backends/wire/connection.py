@@ -215,10 +215,7 @@ class Connection:
         Raises:
             BlockingIOError: nothing has come.
         """
-        if self._tls is not None:
-            count = int(self._tls.receive(buffer, scratch))
-        else:
-            count = self._plain.recv_into(buffer)
+        count = int(self._tls.receive(buffer, scratch)) if self._tls else self._plain.recv_into(buffer)
         self.drained = count < len(buffer)
         return count
 

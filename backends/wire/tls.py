@@ -25,15 +25,26 @@ def make_context(ca_bundle: Path | None) -> ssl.SSLContext:
 
 
 class Tls:
-    """One side of a TLS connection; methods raise ``BlockingIOError`` as the socket's do."""
+    """One side of a TLS connection; methods raise ``BlockingIOError`` as the socket's do.
+
+    Args:
+        host: name that the peer must prove; None: this is the server's side.
+        session: to resume.
+    """
 
     def __init__(
-        self, plain: socket.socket, context: ssl.SSLContext, host: str, session: ssl.SSLSession | None
+        self,
+        plain: socket.socket,
+        context: ssl.SSLContext,
+        host: str | None = None,
+        session: ssl.SSLSession | None = None,
     ) -> None:
         self._socket = plain
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host, session=session)
+        self._object = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=host is None, server_hostname=host, session=session
+        )
         self._scratch = memoryview(bytearray(0))
         self._unsent = memoryview(b"")
         self._ended = False
