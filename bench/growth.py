@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from .contenders import CONTENDERS, Plan
 from .data import Object, Shape
-from .sample import Recorder, Sample, Skipped
-from .servers import Server, Servers, Unavailable
+from .sample import Recorder, Sample
+from .servers import Server, Servers
 from .settings import GIB, MIB, Settings
 from .trial import Conditions, available, try_once
 
@@ -34,11 +34,8 @@ def measure(settings: Settings, recorder: Recorder, servers: Servers) -> None:
     with servers.serving() as server:
         _run(_by_count(settings), ("s5cmd", "wire", "obstore", "stream, parallel", "sdk"), settings, recorder, server)
         _run(_by_size(settings), ("s5cmd", "wire", "obstore", "stream, parallel", "sdk"), settings, recorder, server)
-    try:
-        with servers.serving(slow=True) as server:
-            _run(_by_connections(settings), ("s5cmd", "wire", "obstore"), settings, recorder, server)
-    except Unavailable as error:
-        recorder.skipped(Skipped(PART, "connections", "all", str(error)))
+    with servers.serving(slow=True) as server:
+        _run(_by_connections(settings), ("s5cmd", "wire", "obstore"), settings, recorder, server)
 
 
 def _by_count(settings: Settings) -> list[Point]:

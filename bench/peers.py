@@ -66,7 +66,7 @@ def sdk_crt(work: Work) -> Callable[[], object]:
 
 
 def s5cmd(work: Work) -> Callable[[], object]:
-    from .contenders import find_s5cmd
+    from .programs import find_s5cmd
 
     return _statelift(work, "..s5cmd_integration", "S5cmdFileSystem", {"s3.s5cmd.path": find_s5cmd()})
 

@@ -86,7 +86,7 @@ def _request(location: CheckpointLocation, download: Download) -> Any:
 
 
 def _run_s5cmd(pairs: Sequence[tuple[str, str]]) -> None:
-    from .contenders import find_s5cmd
+    from .programs import find_s5cmd
 
     lines = "".join(f"cp {shlex.quote(source)} {shlex.quote(destination)}\n" for source, destination in pairs)
     command = [find_s5cmd() or "s5cmd", "-r", "0", "run"]
@@ -150,7 +150,7 @@ def restore_once(method: Method, checkpoint: str, subtask: int, parallelism: int
 
 
 def _with_s5cmd(method: Method) -> dict[str, object]:
-    from .contenders import find_s5cmd
+    from .programs import find_s5cmd
 
     return {**method.options, **({"s3.s5cmd.path": find_s5cmd()} if method.backend == "s5cmd" else {})}
 

@@ -11,8 +11,12 @@ from pathlib import Path
 
 from ..transfer.demo.s3_server import serve_s3
 from .data import Object, Shape, make_objects
+from .light_server import serve_light
 
 REGION = "us-east-1"
+#: A distant store: seconds to the first byte, bytes per second of one connection.
+SLOW_DELAY = 0.03
+SLOW_RATE = 100e6
 BUCKET = "bench"
 
 
@@ -79,10 +83,6 @@ def _objects(bucket: Path, shape: Shape) -> list[Object]:
     return make_objects(bucket, shape)
 
 
-class Unavailable(Exception):
-    """No server here can do what was asked."""
-
-
 @dataclass(frozen=True)
 class Servers:
     """Starts servers over one directory of objects.
@@ -95,21 +95,28 @@ class Servers:
     cpu: int | None
 
     @contextmanager
-    def serving(self, scheme: str = "http", *, slow: bool = False, keeping: bool = False) -> Iterator[Server]:  # noqa: ARG002
+    def serving(self, scheme: str = "http", *, slow: bool = False, keeping: bool = False) -> Iterator[Server]:
         """A server for as long as the block runs.
 
         Args:
             slow: 30 ms to the first byte, 100 MB/s on each connection.
             keeping: it must store what is uploaded as files, so that they can be verified.
-
-        Raises:
-            Unavailable: with the reason.
         """
         tls = self.root.parent / "tls" if scheme == "https" else None
-        if slow:
-            raise Unavailable("the light server is not there")
-        with rclone_server(self.root, cpu=self.cpu, tls=tls) as server:
+        made = rclone_server(self.root, cpu=self.cpu, tls=tls) if keeping else self._light(tls, slow=slow)
+        with made as server:
             yield server
+
+    @contextmanager
+    def _light(self, tls: Path | None, *, slow: bool) -> Iterator[Server]:
+        certificates = make_certificates(tls) if tls else None
+        pair = (certificates.chain, certificates.key) if certificates else None
+        (self.root / BUCKET).mkdir(parents=True, exist_ok=True)
+        delay, rate = (SLOW_DELAY, SLOW_RATE) if slow else (0.0, 0.0)
+        cpus = None if self.cpu is None else {self.cpu}
+        with serve_light(self.root, cpus=cpus, certificate=pair, delay=delay, rate=rate) as endpoint:
+            authority = certificates.authority if certificates else None
+            yield Server("light", endpoint, self.root, "bench", "bench-secret", authority, keeps_files=False)
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from . import job_state, recovery
-from .contenders import find_s5cmd
 from .data import size_text
 from .job_state import VALUE
+from .programs import find_s5cmd
 from .sample import Recorder, Sample, Skipped
 from .servers import BUCKET, REGION, Server, Servers
 from .settings import Settings

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import machine
 from .sample import LINES, Recorder, Skipped
-from .servers import Servers, Unavailable
+from .servers import Servers
 from .settings import Settings
 
 #: Parts in the order that they run; each is a module with ``measure(settings, recorder, servers)``.
@@ -82,8 +82,6 @@ def _run_part(part: str, settings: Settings, recorder: Recorder, servers: Server
     measure: Callable[[Settings, Recorder, Servers], None] = importlib.import_module(f".{part}", __package__).measure
     try:
         measure(settings, recorder, servers)
-    except Unavailable as error:
-        recorder.skipped(Skipped(part, part, "all", str(error)))
     except Exception as error:
         # One part that breaks must not cost the figures of the others; it is told in the report.
         recorder.skipped(Skipped(part, part, "all", f"failed: {type(error).__name__}: {error}"))
