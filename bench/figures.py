@@ -8,7 +8,7 @@ from typing import Any
 
 from .rounds import spread
 from .sample import Results, Sample
-from .tables import ranked
+from .tables import inner, ranked
 
 OURS, OURS_LIGHT, THEIRS, THEIRS_LIGHT, INK, FAINT = "#c8553d", "#eab8ab", "#4a6c8c", "#b9c8d6", "#22262b", "#8b939c"
 _PHASES = {
@@ -18,7 +18,6 @@ _PHASES = {
     "open": "#e0a458",
     "clip": "#c8553d",
     "first read": "#7a9e7e",
-    "start": "#e4e6e9",
 }
 
 
@@ -149,18 +148,18 @@ def recovery(results: Results, note: str, path: Path) -> Path | None:
     axes.flat[-1].legend(
         handles, list(_PHASES), ncols=len(_PHASES), loc="upper left", bbox_to_anchor=(0, 0), fontsize=8
     )
-    return _finish(figure, "Recovery of keyed state on one CPU: seconds until the first read", note, path)
+    return _finish(figure, "Recovery of keyed state on one CPU: seconds from the call to the first read", note, path)
 
 
 def _recovery_panel(axis: Any, samples: list[Sample], title: str) -> None:
-    names = _counted(samples)[::-1]
+    names = [name for name in ranked(samples, inner) if _median(samples, name, inner)][::-1]
     starts = [0.0] * len(names)
     for each, color in _PHASES.items():
         widths = [_phase(samples, name, each) for name in names]
         axis.barh(names, widths, left=starts, color=color, height=0.7)
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     for position, name in enumerate(names):
-        total = _median(samples, name, lambda sample: sample.wall)
+        total = _median(samples, name, inner)
         axis.text(starts[position], position, f"  {total:.1f} s", va="center", fontsize=8)
     axis.set_title(title)
     _bare(axis)
@@ -168,13 +167,7 @@ def _recovery_panel(axis: Any, samples: list[Sample], title: str) -> None:
 
 
 def _phase(samples: list[Sample], name: str, phase: str) -> float:
-    if phase != "start":
-        return _median(samples, name, lambda sample: float(sample.phases.get(phase) or 0.0))
-    return max(0.0, _median(samples, name, lambda sample: sample.wall - _told(sample)))
-
-
-def _told(sample: Sample) -> float:
-    return sum(float(sample.phases.get(phase) or 0.0) for phase in _PHASES)
+    return _median(samples, name, lambda sample: float(sample.phases.get(phase) or 0.0))
 
 
 def growth(results: Results, note: str, path: Path) -> Path | None:

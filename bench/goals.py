@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .rounds import Spread, ratios, spread
 from .sample import Results, Sample
-from .tables import MIB, cpu, markdown, number, wall
+from .tables import MIB, cpu, inner, markdown, number, wall
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ GOALS = (
         3.5,
         "x",
         True,
-        _ratio(("1 to 2",), "s5cmd, as the original", part="recovery"),
+        _ratio(("1 to 2",), "s5cmd, as the original", inner, part="recovery"),
     ),
     Goal("recovery outside the transfer", 1.0, " s", False, _outside),
 )

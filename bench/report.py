@@ -8,13 +8,19 @@ from pathlib import Path
 
 from . import figures, goals, tables
 from .sample import LINES, Results, Sample, read
-from .tables import PEAK, RECEIVED, SYSTEM, USER, WALL, against, comparison, cpu, phase, wall
+from .tables import PEAK, RECEIVED, SYSTEM, USER, WALL, against, comparison, cpu, inner, phase, wall
 
 _INTRODUCTION = """\
 Every figure is that of a whole process on one CPU, start-up included, the server on another CPU.
 Contenders take turns in rounds; `x` is the median of the ratios within each round (above 1 is
 quicker), in brackets the smallest and the largest of the rounds. A run counts only if every byte
 that it wrote has the right checksum."""
+
+_RECOVERY = """\
+One subtask's state on one CPU: from the call in a running Python to the first row that is read.
+The streams, the SDK, CRT and `s5cmd, as the original` bring every file of the checkpoint and clip
+afterwards; `s5cmd, through statelift` and `wire` bring what overlaps the subtask's key groups.
+Afterwards every row is compared with what the job wrote."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,15 +98,18 @@ def _recovery(results: Results, drawn: dict[str, Path]) -> str:
         return ""
     base = "stream, one by one"
     columns = [
-        WALL,
-        against(base, "against the sequential stream", wall),
+        tables.measured("recovery, s", inner),
+        against(base, "against the sequential stream", inner),
         *(phase(name) for name in ("plan", "transfer", "verify", "open", "clip", "first read")),
+        tables.middle("whole process, s", wall),
         tables.middle("CPU, s", cpu),
         PEAK,
         RECEIVED,
     ]
-    parts = [f"### {name}\n\n" + comparison(_in(results, "recovery", name), columns, "method") for name in names]
-    return "## Recovery\n\n" + _picture(drawn, "recovery", "Recovery by method") + "\n\n".join(parts)
+    parts = [f"### {name}\n\n" + comparison(_in(results, "recovery", name), columns, "method", inner) for name in names]
+    return (
+        "## Recovery\n\n" + _RECOVERY + "\n\n" + _picture(drawn, "recovery", "Recovery by method") + "\n\n".join(parts)
+    )
 
 
 def _copying(results: Results, drawn: dict[str, Path]) -> str:

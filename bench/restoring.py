@@ -7,6 +7,7 @@ which bring every file to every subtask and clip afterwards, and this project's.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import shlex
 import subprocess
@@ -126,6 +127,7 @@ def restore_once(method: Method, checkpoint: str, subtask: int, parallelism: int
     from ..transfer.keyed.database import KeyedState
     from ..transfer.keyed.restore import plan_restore, restore
 
+    import_clients()
     phases = Phases()
     load_declarations()
     configuration = Configuration(_with_s5cmd(method))
@@ -147,6 +149,12 @@ def restore_once(method: Method, checkpoint: str, subtask: int, parallelism: int
         phases.seconds[shown] = phases.seconds.get(shown, 0.0) + seconds
     rounded = {name: round(seconds, 4) for name, seconds in phases.seconds.items()}
     return {**rounded, "seconds": round(sum(phases.seconds.values()), 4), "bytes": report.bytes, "files": report.files}
+
+
+def import_clients() -> None:
+    """Load what a long-lived Python has loaded already: it is no part of a recovery."""
+    for name in ("boto3.session", "botocore.session", "rocksdict"):
+        importlib.import_module(name)
 
 
 def _with_s5cmd(method: Method) -> dict[str, object]:

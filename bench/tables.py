@@ -70,20 +70,25 @@ def phase(name: str) -> Column:
     return middle(name, lambda sample: float(sample.phases.get(name) or 0.0))
 
 
-def ranked(samples: Sequence[Sample]) -> list[str]:
-    """Contenders by median wall time, those that failed last."""
+def ranked(samples: Sequence[Sample], value: Callable[[Sample], float] | None = None) -> list[str]:
+    """Contenders by median wall time (or ``value``), those that failed last."""
     names = dict.fromkeys(sample.contender for sample in samples)
 
     def rank(name: str) -> float:
-        found = spread(_of(samples, name), lambda sample: sample.wall)
+        found = spread(_of(samples, name), value or wall)
         return found.median if found else float("inf")
 
     return sorted(names, key=rank)
 
 
-def comparison(samples: Sequence[Sample], columns: Sequence[Column], first: str = "") -> str:
-    """One row per contender; under it, why a contender's runs do not count."""
-    rows = [[_bold(name), *(column.text(samples, name) for column in columns)] for name in ranked(samples)]
+def comparison(
+    samples: Sequence[Sample],
+    columns: Sequence[Column],
+    first: str = "",
+    value: Callable[[Sample], float] | None = None,
+) -> str:
+    """One row per contender, by ``value``; under it, why a contender's runs do not count."""
+    rows = [[_bold(name), *(column.text(samples, name) for column in columns)] for name in ranked(samples, value)]
     text = markdown([first, *(column.head for column in columns)], rows)
     reasons = dict.fromkeys((each.contender, each.failed) for each in samples if each.failed)
     return text + "".join(f"\n\n{name} failed: {_one_line(reason)}" for name, reason in reasons)
@@ -110,3 +115,8 @@ def wall(sample: Sample) -> float:
 
 def cpu(sample: Sample) -> float:
     return sample.cpu
+
+
+def inner(sample: Sample) -> float:
+    """Seconds by the contender's own clock, without its start-up."""
+    return sample.seconds or 0.0
