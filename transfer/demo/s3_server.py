@@ -83,7 +83,10 @@ def serve_s3(
         (root / bucket).mkdir(parents=True, exist_ok=True)
     port = _free_port()
     command = [find_rclone(), "serve", "s3", "--addr", f"127.0.0.1:{port}"]
-    command += ["--auth-key", f"{access_key},{secret_key}", "--config", os.devnull, "--dir-cache-time", "0s"]
+    command += ["--auth-key", f"{access_key},{secret_key}", "--config", os.devnull]
+    # Files that tests write past the server show at once, nearly. With 0 rclone forgets directories
+    # while it looks things up in them, and a deletion may go round for a minute.
+    command += ["--dir-cache-time", "1ms"]
     command += ["--vfs-cache-mode", "off", "--no-checksum", str(root)]
     if certificate:
         command += ["--cert", str(certificate[0]), "--key", str(certificate[1])]
