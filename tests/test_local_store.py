@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -246,6 +247,8 @@ def test_the_root_is_the_option_else_the_executors_directory(monkeypatch: pytest
     assert local_root(Configuration(), "slot-1") == local_root(Configuration(), "slot-1")
 
 
-def test_without_spark_the_root_belongs_to_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spark_the_root_belongs_to_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
-    assert local_root(Configuration()).name == f"statelift-{os.getuid()}"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert local_root(Configuration()) == tmp_path / f"statelift-{os.getuid()}" / "statelift"

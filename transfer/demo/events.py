@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...backends.errors import BackendError, IntegrityError
+from ...backends.errors import IntegrityError
 from ...backends.options import Configuration
 from ..spark import TaskState, open_state
 
@@ -126,8 +126,6 @@ def _reader(checkpoint: str, parallelism: int, configuration: Configuration) -> 
         for _ in batches:
             pass
         with open_state(checkpoint, None, parallelism, configuration) as state:
-            if state.restored.bytes_reused != state.restored.bytes:
-                raise BackendError("the state was not where its restore had put it")
             yield from _digests(state)
 
     return read

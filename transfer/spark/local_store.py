@@ -93,18 +93,18 @@ class Present(NamedTuple):
 
 
 def local_root(configuration: Configuration, key: str = "") -> Path:
-    """The directory for restored state: the option, else the executor's own, else one of this user's.
+    """The directory for restored state: ``state.local-dir``, below the executor's own directory where it is relative.
 
     Args:
         key: always leads to the same one of an executor's several disks.
     """
-    configured = configuration.of(LocalStateOptions).directory
-    if configured is not None:
-        return configured
+    directory = configuration.of(LocalStateOptions).directory
+    if directory.is_absolute():
+        return directory
     disks = [each for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
     if disks:
-        return Path(disks[int(hashlib.sha256(key.encode()).hexdigest(), 16) % len(disks)]) / "statelift"
-    return _own_directory(Path(tempfile.gettempdir()) / f"statelift-{os.getuid()}")
+        return Path(disks[int(hashlib.sha256(key.encode()).hexdigest(), 16) % len(disks)]) / directory
+    return _own_directory(Path(tempfile.gettempdir()) / f"statelift-{os.getuid()}") / directory
 
 
 def _own_directory(path: Path) -> Path:

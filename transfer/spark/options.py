@@ -27,12 +27,11 @@ def _positive(text: str) -> int:
 class LocalStateOptions(OptionGroup):
     """Options ``state.local-*``: where an executor keeps the state it has restored."""
 
-    directory: Path | None = option(
+    directory: Path = option(
         "state.local-dir",
-        None,
+        Path("statelift"),
         parse=Path,
-        shown="SPARK_LOCAL_DIRS",
-        help="Directory for restored state; by default the executor's own, gone with it.",
+        help="Directory for restored state; a relative one is below the executor's own directory and gone with it.",
     )
     versions: int = option(
         "state.local-versions", 2, parse=_positive, help="Restored checkpoints kept per range of key groups."

@@ -1,0 +1,1 @@
+"""Tests that need a real Spark cluster; one is started for all of them."""

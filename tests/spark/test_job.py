@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from statelift.backends.errors import BackendError, CheckpointError, CheckpointNotFound, UsageError
+from statelift.backends.options import Configuration
+from statelift.transfer.checkpoint.layout import CheckpointLocation
+from statelift.transfer.checkpoint.store import CheckpointStore
+from statelift.transfer.demo.events import add, begin
+from statelift.transfer.spark import TaskState, checkpoint, complete_checkpoint, encode_snapshot, open_state
+
+pytestmark = pytest.mark.spark
+
+MAX_PARALLELISM = 16
+Sums = dict[bytes, tuple[int, int, bytes]]
+
+
+def sums(first: int, last: int, *, each: int = 1) -> Sums:
+    return {b"key-%06d" % number: (each, number * each, b"receipt-%d" % number) for number in range(first, last)}
+
+
+def frame(spark: Any, rows: Sums) -> Any:
+    schema = "key binary, count long, total long, receipt binary"
+    return spark.createDataFrame([(bytearray(key), *value) for key, value in rows.items()], schema)
+
+
+def values(configuration: Configuration, uri: str, parallelism: int, root: Any) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    for subtask in range(parallelism):
+        with open_state(uri, subtask, parallelism, configuration, root=root) as state:
+            found.update((key, value) for _, key, value in state.items())
+    return found
+
+
+def packed(*several: Sums) -> dict[bytes, bytes]:
+    found: Sums = {}
+    for rows in several:
+        for key, (count, total, receipt) in rows.items():
+            old_count, old_total, _ = found.get(key, (0, 0, b""))
+            found[key] = old_count + count, old_total + total, receipt
+    return {key: struct.pack(">qq", count, total) + receipt for key, (count, total, receipt) in found.items()}
+
+
+def test_a_job_goes_on_from_its_checkpoint_at_any_parallelism(
+    spark: Any, settings: Configuration, bucket: str, tmp_path: Any
+) -> None:
+    base = f"s3://{bucket}/job"
+    common: dict[str, Any] = {"key": "key", "max_parallelism": MAX_PARALLELISM, "configuration": settings}
+    first, second, third = sums(0, 3000), sums(2900, 3100, each=2), sums(0, 50)
+    one = checkpoint(spark, frame(spark, first), begin, base, 1, parallelism=1, **common)
+    two = checkpoint(spark, frame(spark, second), add, base, 2, parallelism=1, previous=1, **common)
+    three = checkpoint(spark, frame(spark, third), add, base, 3, parallelism=3, previous=2, **common)
+    assert one.bytes_uploaded > 0
+    assert two.bytes_uploaded < one.bytes_uploaded / 2 < two.bytes
+    assert (one.parallelism, two.parallelism, three.parallelism) == (1, 1, 3)
+    assert values(settings, f"{base}/chk-1", 2, tmp_path) == packed(first)
+    assert values(settings, f"{base}/chk-2", 1, tmp_path) == packed(first, second)
+    assert values(settings, f"{base}/chk-3", 2, tmp_path) == packed(first, second, third)
+    with pytest.raises(CheckpointError, match="exists already"):
+        checkpoint(spark, frame(spark, first), begin, base, 1, parallelism=1, **common)
+    with pytest.raises(CheckpointNotFound):
+        checkpoint(spark, frame(spark, first), add, base, 9, parallelism=1, previous=8, **common)
+    with pytest.raises(UsageError, match="max_parallelism 32 is not 16"):
+        checkpoint(
+            spark,
+            frame(spark, first),
+            add,
+            base,
+            9,
+            key="key",
+            parallelism=1,
+            max_parallelism=32,
+            previous=3,
+            configuration=settings,
+        )
+
+
+def test_a_retried_attempt_counts_once(spark: Any, settings: Configuration, bucket: str, tmp_path: Any) -> None:
+    """The first attempt uploads its files and dies: only the second one's are in the checkpoint."""
+    location = CheckpointLocation(f"s3://{bucket}/job", 1)
+    rows = sums(0, 500)
+
+    def dying(state: TaskState, batches: Iterator[Any]) -> None:
+        import os
+        import signal
+
+        from pyspark import TaskContext
+
+        begin(state, batches)
+        if TaskContext.get().attemptNumber() == 0:
+            state.snapshot_to(location)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    checkpoint(
+        spark,
+        frame(spark, rows),
+        dying,
+        location.base,
+        1,
+        key="key",
+        parallelism=2,
+        max_parallelism=MAX_PARALLELISM,
+        configuration=settings,
+    )
+    assert values(settings, location.directory, 1, tmp_path) == packed(rows)
+
+
+def test_an_error_of_the_users_function_is_told(spark: Any, settings: Configuration, bucket: str) -> None:
+    def wrong(_: TaskState, __: Iterator[Any]) -> None:
+        raise ValueError("no such currency: XYZ")
+
+    base = f"s3://{bucket}/job"
+    with pytest.raises(BackendError, match="ValueError: no such currency: XYZ") as caught:
+        checkpoint(spark, frame(spark, sums(0, 10)), wrong, base, 1, key="key", parallelism=1, configuration=settings)
+    assert "\n" not in str(caught.value)
+    with CheckpointStore(settings) as store:
+        assert store.latest(base) is None
+
+
+def test_a_checkpoint_needs_every_subtask(settings: Configuration, bucket: str, tmp_path: Any) -> None:
+    location = CheckpointLocation(f"s3://{bucket}/job", 1)
+    with open_state(None, 0, 2, settings, max_parallelism=MAX_PARALLELISM, root=tmp_path) as state:
+        handle = state.snapshot_to(location).handle
+    common: dict[str, Any] = {"configuration": settings, "parallelism": 2, "max_parallelism": MAX_PARALLELISM}
+    with pytest.raises(CheckpointError, match="1 snapshots do not make up 2 subtasks"):
+        complete_checkpoint(location, [encode_snapshot(handle, 2)], **common)
+    with CheckpointStore(settings) as store:
+        assert not store.objects.exists(location.metadata)
