@@ -45,8 +45,15 @@ def _tell(name: str, number: int, run: Callable[[], dict[str, Any]]) -> None:
     try:
         found = {**run(), "wall": time.monotonic() - started}
     except Exception as error:
-        found = {"failed": f"{type(error).__name__}: {error}"[:300]}
+        found = {"failed": _reason(error)}
     print(json.dumps({"method": name, "round": number, **found}), flush=True)
+
+
+def _reason(error: Exception) -> str:
+    """The line that says why: our own error's, where a stack trace of Spark has one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("statelift.")]
+    return (ours or [f"{type(error).__name__}: {lines[0] if lines else ''}"])[-1][:300]
 
 
 def _restore(spark: Any, method: Method, orders: dict[str, Any], local: Path) -> dict[str, Any]:
