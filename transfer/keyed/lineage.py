@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...backends.disk import writing
+from ...backends.disk import reading, writing
 from ...backends.errors import CheckpointError
 from ..checkpoint.metadata import _handle, _handle_record
 from ..handles import FileHandle, InMemoryHandle, KeyGroupRange, RelativeFileHandle, SegmentHandle
@@ -100,11 +100,15 @@ class Lineage:
 
         Raises:
             CheckpointError: the file is damaged or of another version.
+            AccessDenied: it cannot be read.
         """
         path = os.path.join(directory, NAME)
+        if not os.path.exists(path):
+            return None
+        with reading(path), open(path, "rb") as file:
+            text = file.read()
         try:
-            with open(path, encoding="ascii") as file:
-                record = json.load(file)
+            record = json.loads(text)
             if record["format"] != _FORMAT:
                 raise ValueError(f"format {record['format']}")
             return cls(
@@ -116,8 +120,6 @@ class Lineage:
                 _handles(record["completed"], path),
                 {int(each): _handles(files, path) for each, files in record["pending"].items()},
             )
-        except FileNotFoundError:
-            return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{path} is damaged: {error}", remedy="remove the directory and restore the state again"

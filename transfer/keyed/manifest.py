@@ -120,10 +120,16 @@ def write_manifest(directory: str, manifest: Manifest) -> None:
     """Write MANIFEST and CURRENT for SST files that lie, or will lie, in ``directory``."""
     number = max([manifest.next_file, *(file.number + 1 for file in manifest.files)])
     name = f"MANIFEST-{number:06d}"
-    with open(os.path.join(directory, name), "wb") as file:
-        file.write(serialize(replace(manifest, next_file=number + 1)))
-    with open(os.path.join(directory, "CURRENT"), "w", encoding="ascii") as current:
-        current.write(name + "\n")
+    _replace(os.path.join(directory, name), serialize(replace(manifest, next_file=number + 1)))
+    _replace(os.path.join(directory, "CURRENT"), f"{name}\n".encode())
+
+
+def _replace(path: str, data: bytes) -> None:
+    # Never into a file that is there: it may be a hard link to the checkpoint's own.
+    temporary = f"{path}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(data)
+    os.replace(temporary, path)
 
 
 def compose(parts: Sequence[Manifest]) -> tuple[Manifest, list[dict[str, str]]]:
