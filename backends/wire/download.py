@@ -41,6 +41,7 @@ class Download:
         self.engine = engine
         self.request = request
         self.source = locate(request.source)
+        self.number = engine.number()
         self.generation = 0
         self.etag = request.etag
         self.total = request.size
@@ -220,6 +221,7 @@ class Range:
         self.weight = length if length is not None else 1 << 62
         if download.request.expected is not None:
             self.weight = download.request.expected
+        self.order = download.number
         self.budget = download.engine.budget()
         self.sums = wanted(download.request, verify=download.engine.transfer.verify)
         self.stored: int | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..closeables import CloseableRegistry
 from ..errors import (
@@ -14,6 +16,7 @@ from ..errors import (
     DeadlineExceeded,
     NoSpace,
     TransferError,
+    UnsupportedCopy,
 )
 from ..landing import StagingArea
 from ..report import CopiedFile, CopyReport, Progress
@@ -23,18 +26,23 @@ from ..transfer_options import TransferOptions
 from .client import Client
 from .download import Download, Watch
 from .endpoint import Endpoints
+from .journal import Journal, abort_abandoned
 from .limits import CpuLimit, LocalClock, Pace, SharedClock, state_directory
 from .loop import Loop
 from .options import WireOptions
+from .parts import ToObject
 from .pool import Pool
 from .retry import Budget
 from .schedule import Job, Schedule
+from .server_side import ServerSideCopy
+from .upload import Upload
 
 _FIRST_WORKERS = 4
 _GROW_EVERY = 0.004
 _IDLE_SHARE = 0.2
 _CLEANING_TIME = 5.0
 _CLEANING_TIME_CANCELLED = 0.5
+_PATIENCE = 60.0
 
 
 class _Finished(BaseException):
@@ -69,7 +77,14 @@ class Engine:
         self._settled: set[int] = set()
         self._workers = 0
         self._tls = endpoints.uses_tls
+        self._numbers = 0
+        self._uploads = False
         self._clocks: list[SharedClock] = []
+        self._files: set[Upload] = set()
+        self._with_parts: set[ToObject] = set()
+        self._state_directory = state_directory(options.state_directory)
+        self._store = store_name(access)
+        self.journal = Journal(self._state_directory / "uploads", self._store)
         self._set_limits()
 
     def _set_limits(self) -> None:
@@ -81,11 +96,33 @@ class Engine:
     def _clock(self, name: str) -> LocalClock | SharedClock:
         if not self.options.host_limits:
             return LocalClock()
-        clock = SharedClock(state_directory(self.options.state_directory) / name)
+        clock = SharedClock(self._state_directory / name)
         self._clocks.append(clock)
         return clock
 
     # What transfers ask for.
+
+    @property
+    def patience(self) -> float:
+        """Seconds for answers that a store gives after long work: a copy, the end of an upload."""
+        return max(_PATIENCE, self.transfer.stall_timeout)
+
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def opened(self, upload: Upload) -> None:
+        self._files.add(upload)
+
+    def closed(self, upload: Upload) -> None:
+        self._files.discard(upload)
+
+    def holds_parts(self, transfer: ToObject) -> None:
+        """Note whether the store holds parts that must be aborted if the batch ends now."""
+        if transfer.is_open:
+            self._with_parts.add(transfer)
+        else:
+            self._with_parts.discard(transfer)
 
     def budget(self) -> Budget:
         return Budget(self.transfer.retries, self.options.retry_time)
@@ -120,21 +157,38 @@ class Engine:
             CopyCancelled: the registry was closed.
         """
         started = time.monotonic()
-        interrupt = lambda: self.loop.interrupt(CopyCancelled(closeables.reason))  # noqa: E731
         keep = False
+
+        def interrupt() -> None:
+            self.loop.interrupt(CopyCancelled(closeables.reason))
+
         try:
             with self.staging, closeables.registered(interrupt):
                 self._run()
             closeables.check()
             keep = not self._errors
         finally:
+            self._clean(_CLEANING_TIME_CANCELLED if closeables.closed else _CLEANING_TIME)
             self.loop.close()
             self.pool.leave(self.loop, keep=keep)
-            for clock in self._clocks:
-                clock.close()
         if self._errors:
             raise CopyFailed(self._errors, self._done)
         return CopyReport(tuple(self._done), time.monotonic() - started)
+
+    def _clean(self, seconds: float) -> None:
+        """Close files, have the store forget the parts of failed uploads."""
+        for upload in list(self._files):
+            upload.close()
+        if self._with_parts:
+            self.loop.clear_interrupt()
+            for transfer in self._with_parts:
+                self.loop.spawn(_quietly(transfer.abort()))
+            self.loop.spawn_daemon(self._expire(seconds))
+            with contextlib.suppress(DeadlineExceeded):
+                self.loop.run()
+        self.journal.close()
+        for clock in self._clocks:
+            clock.close()
 
     def _run(self) -> None:
         self._begin()
@@ -143,6 +197,8 @@ class Engine:
             if self._errors and self._batch.fail_fast:
                 return
             self._add_workers(_FIRST_WORKERS)
+            if self._uploads:
+                self.loop.spawn(_quietly(abort_abandoned(self.client, self._state_directory / "uploads", self._store)))
             self.loop.spawn(self._grow())
             if limit is not None:
                 self.loop.spawn_daemon(self._expire(limit))
@@ -155,9 +211,21 @@ class Engine:
     def _begin(self) -> None:
         for request in self._batch.requests:
             try:
-                Download(self, request).begin()
+                self._new_transfer(request).begin()
             except TransferError as error:
                 self.failed(request, error)
+
+    def _new_transfer(self, request: CopyRequest) -> Download | Upload | ServerSideCopy:
+        source, destination = locate(request.source), locate(request.destination)
+        if source.scheme == "s3" and destination.is_local:
+            return Download(self, request)
+        if source.is_local and destination.scheme == "s3":
+            self._uploads = True
+            return Upload(self, request)
+        if source.scheme == destination.scheme == "s3":
+            self._uploads = True
+            return ServerSideCopy(self, request)
+        raise UnsupportedCopy(f"wire cannot copy {request.source} to {request.destination}")
 
     async def _expire(self, seconds: float) -> None:
         await self.loop.sleep(max(0.0, seconds))
@@ -214,5 +282,13 @@ class Engine:
             self.schedule.later(job, delay)
 
 
-def is_s3(uri: str) -> bool:
-    return locate(uri).scheme == "s3"
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    """Cleaning up is tried; its failure must not hide what it cleans up after."""
+    with contextlib.suppress(TransferError):
+        await work
+
+
+def store_name(access: S3Access) -> str:
+    """Names the store and, without revealing it, the account: journals of others are not ours to act on."""
+    options = access.options
+    return f"{options.endpoint or 'AWS'} {options.access_key or options.profile or ''}"

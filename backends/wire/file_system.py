@@ -46,7 +46,8 @@ class WireFileSystem:
 
     def can_copy_paths(self, source: str, destination: str) -> bool:
         """Whether one side is S3 and the other is S3 or local."""
-        return locate(source).scheme == "s3" and locate(destination).is_local
+        schemes = {locate(source).scheme, locate(destination).scheme}
+        return "s3" in schemes and schemes <= {"s3", "file"}
 
     def copy_files(
         self,

@@ -28,9 +28,12 @@ class Job(Protocol):
 
     Attributes:
         weight: bytes of the whole file: jobs of the largest go first.
+        order: number of the transfer: of equal ones the first is ended before the next begins, so
+            that few files are open.
     """
 
     weight: int
+    order: int
     budget: Budget
 
     @property
@@ -49,7 +52,7 @@ class Schedule:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._heap: list[tuple[int, int, Job]] = []
+        self._heap: list[tuple[int, int, int, Job]] = []
         self._parked: deque[Task] = deque()
         self._count = 0
         self._delayed = 0
@@ -62,7 +65,7 @@ class Schedule:
 
     def add(self, job: Job) -> None:
         self._count += 1
-        heapq.heappush(self._heap, (-job.weight, self._count, job))
+        heapq.heappush(self._heap, (-job.weight, job.order, self._count, job))
         self._loop.unpark(self._parked)
 
     def later(self, job: Job, seconds: float) -> None:
@@ -79,7 +82,7 @@ class Schedule:
         """The next job; None: there is none and none will come. Say `done` after it."""
         while True:
             while self._heap:
-                job = heapq.heappop(self._heap)[2]
+                job = heapq.heappop(self._heap)[3]
                 if not job.stale:
                     self._running += 1
                     return job

@@ -1,0 +1,198 @@
+"""From a local file, or a range of one, to an object: one PUT, or parts, by size.
+
+The payload is unsigned in SigV4's sense: no SHA-256 over the body. CRC64NVME protects it; it is
+computed from the page cache just before the bytes are sent from there, by ``sendfile`` where the
+connection is plain.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from ..checksums import crc32c_of_descriptor, crc64nvme_joined, crc64nvme_of_descriptor, to_base64
+from ..errors import IntegrityError, SourceChanged
+from ..landing import reading
+from ..report import CopiedFile
+from ..request import CopyRequest, locate
+from .answers import elements
+from .client import FileBody
+from .parts import ToObject, confirmed
+from .response import Head
+from .verify import differs
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+_SINGLE_FACTOR = 2
+
+
+class Upload(ToObject):
+    """One file. Its descriptor is open from the first job to the end."""
+
+    def __init__(self, engine: Engine, request: CopyRequest) -> None:
+        super().__init__(engine, request)
+        self._path = locate(request.source).key
+        self._fd = -1
+        self._length = 0
+        self._part = 0
+        self._state: tuple[int, int] = (0, 0)
+        self._sums: list[int | None] = []
+        self._verifies = engine.transfer.verify
+
+    def begin(self) -> None:
+        self.add(self._start)
+
+    async def _start(self) -> None:
+        """Choose one PUT or parts. Called again after a failure."""
+        if self._fd < 0:
+            self._open()
+        if self._length <= self.engine.options.part_size * _SINGLE_FACTOR:
+            await self._put()
+        else:
+            await self.start_parts(len(self._sums), self._put_part, checksum=self._verifies)
+
+    def _open(self) -> None:
+        """Open the file.
+
+        Raises:
+            SourceNotFound, AccessDenied: it cannot be read.
+            IntegrityError: its size or checksum is not the request's.
+        """
+        with reading(self.request.source, self.request):
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self.engine.opened(self)
+            if os.path.isdir(self._path):
+                raise IsADirectoryError(21, os.strerror(21))
+        self._state = self._look()
+        self._length = self._measure(self._state[0])
+        self.weight = self._length
+        self._compare_crc32c()
+        self._part = self.engine.options.part_size_for(self._length)
+        is_single = self._length <= self.engine.options.part_size * _SINGLE_FACTOR
+        self._sums = [None] if is_single else [None] * -(-self._length // self._part)
+
+    def _look(self) -> tuple[int, int]:
+        state = os.fstat(self._fd)
+        return state.st_size, state.st_mtime_ns
+
+    def _measure(self, size: int) -> int:
+        request = self.request
+        if request.size is not None and size != request.size:
+            raise IntegrityError(f"{request.source} has {size} bytes instead of {request.size}")
+        if request.offset + (request.length or 0) > size:
+            raise IntegrityError(f"{request.source} has {size} bytes: too few for the range that is wanted")
+        return request.length if request.length is not None else size - request.offset
+
+    def _compare_crc32c(self) -> None:
+        if self._verifies and self.request.crc32c is not None:
+            with reading(self.request.source, self.request):
+                found = crc32c_of_descriptor(self._fd, self.request.offset, self._length)
+            differs(self.request.source, "CRC32C", found, self.request.crc32c, 4)
+
+    def _sum(self, offset: int, length: int) -> int | None:
+        if not self._verifies:
+            return None
+        with reading(self.request.source, self.request):
+            return crc64nvme_of_descriptor(self._fd, self.request.offset + offset, length)
+
+    def _require_unchanged(self) -> None:
+        if self._look() != self._state:
+            raise SourceChanged(f"{self.request.source} was changed while it was read")
+
+    def _body(self, offset: int, length: int) -> tuple[FileBody, list[int]]:
+        """A body, and where it counts what has left: a repeated part takes its progress back."""
+        counted = [0]
+
+        def sent(count: int) -> None:
+            counted[0] += count
+            self.engine.moved(self.request, count)
+
+        pace = self.engine.pace.take if self.engine.pace else None
+        return FileBody(self._fd, self.request.offset + offset, length, sent, pace), counted
+
+    # One request.
+
+    async def _put(self) -> None:
+        total = self._sums[0] if self._sums[0] is not None else self._sum(0, self._length)
+        self._sums[0] = total
+        self._compare(total)
+        order = self.order("PUT")
+        order.headers.update(self.encryption())
+        if total is not None:
+            order.headers["x-amz-checksum-crc64nvme"] = to_base64(total)
+        order.body, counted = self._body(0, self._length)
+        order.patience = self.engine.patience
+        try:
+            head, _ = await self.engine.client.ask(order)
+        except BaseException:
+            self.engine.moved(self.request, -counted[0])
+            raise
+        self._require_unchanged()
+        self._published(total, head.headers.get("x-amz-checksum-crc64nvme"), head.headers.get("etag"))
+
+    def _compare(self, total: int | None) -> None:
+        if total is not None and self.request.crc64nvme is not None:
+            differs(self.request.source, "CRC64NVME", total, self.request.crc64nvme, 8)
+
+    # Parts.
+
+    async def _put_part(self, index: int) -> None:
+        offset = index * self._part
+        length = min(self._part, self._length - offset)
+        if self._sums[index] is None:
+            self._sums[index] = self._sum(offset, length)
+        found = self._sums[index]
+        checksum = None if found is None else to_base64(found)
+        order = self.part_order(index)
+        if checksum:
+            order.headers["x-amz-checksum-crc64nvme"] = checksum
+        order.body, counted = self._body(offset, length)
+        try:
+            head, _ = await self.engine.client.ask(order)
+        except BaseException:
+            self.engine.moved(self.request, -counted[0])
+            raise
+        confirmed(self.request.destination, found, head.headers.get("x-amz-checksum-crc64nvme"))
+        if self._left == 1:
+            # The last chance to leave the destination as it was.
+            self._require_unchanged()
+            self._sums_joined()
+        self.part_done(index, head.headers.get("etag", ""), checksum)
+
+    def _sums_joined(self) -> int | None:
+        total: int | None = 0
+        for index, found in enumerate(self._sums):
+            if found is None or total is None:
+                return None
+            total = crc64nvme_joined(total, found, min(self._part, self._length - index * self._part))
+        self._compare(total)
+        return total
+
+    def whole_checksum(self) -> str | None:
+        total = self._sums_joined()
+        return None if total is None else to_base64(total)
+
+    async def completed(self, _head: Head, body: bytes) -> None:
+        found = elements(body)
+        stored = found.get("ChecksumCRC64NVME") or _head.headers.get("x-amz-checksum-crc64nvme")
+        self._published(self._sums_joined(), stored, found.get("ETag"))
+
+    def _published(self, total: int | None, stored: str | None, etag: str | None) -> None:
+        is_confirmed = confirmed(self.request.destination, total, stored)
+        is_promised = total is not None and self.request.crc64nvme is not None
+        verified = "crc64nvme" if is_confirmed or is_promised else "size"
+        if verified == "size" and self._verifies and self.request.crc32c is not None:
+            verified = "crc32c"
+        self.ended = True
+        self.close()
+        seconds = time.monotonic() - self._started
+        self.engine.copied(CopiedFile(self.request, "wire", self._length, seconds, verified, total, etag))
+
+    def close(self) -> None:
+        """Close the file; a job that is still sending it must have ended before."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self.engine.closed(self)
