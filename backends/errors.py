@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 
 def _rebuild(cls: type[BaseException], message: str, state: dict[str, Any]) -> BaseException:
-    error = cls.__new__(cls, message)
+    # By name: where ValueError and OSError are both bases, `cls.__new__` finds the one that refuses.
+    maker = OSError if issubclass(cls, OSError) else cls
+    error: BaseException = maker.__new__(cls, message)
     error.args = (message,)
     error.__dict__.update(state)
     return error

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _DEFAULT_ATTEMPTS = 4
+_TRACEBACK = "Traceback (most recent call last):"
+_LONGEST = 500
 
 
 def attempts_of(context: SparkContext) -> int:
@@ -74,8 +76,13 @@ def surfacing(what: str) -> Iterator[None]:
 
 
 def _reason(text: str) -> str:
-    """The line of a Spark error that says why."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    lost = next((line for line in lines if "Most recent failure" in line or "Job aborted" in line), None)
-    ours = next((line for line in reversed(lines) if line.startswith("statelift.") and ": " in line), None)
-    return (ours or lost or (lines[0] if lines else "no reason given"))[:500]
+    """The one line of Spark's long story that says why."""
+    _, traceback, after = text.rpartition(_TRACEBACK)
+    if traceback:
+        # The frames are indented, what was raised is not.
+        raised = next((line for line in after.splitlines() if line and not line[0].isspace()), "")
+        if raised:
+            return raised[:_LONGEST]
+    lines = [line.strip(" :\t") for line in text.splitlines() if line.strip()]
+    aborted = next((line for line in lines if "Job aborted" in line), None)
+    return (aborted or (lines[0] if lines else "no reason given"))[:_LONGEST]
