@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import random
@@ -16,6 +17,7 @@ from statelift.backends.errors import (
     CheckpointError,
     DestinationError,
     IntegrityError,
+    NoSpace,
     OptionError,
     TransferError,
     UsageError,
@@ -27,6 +29,8 @@ from statelift.transfer.keyed.key_groups import key_group_of
 from statelift.transfer.keyed.lineage import NAME, Lineage
 from statelift.transfer.keyed.options import RocksOptions
 from statelift.transfer.keyed.rocksdb import native_options, open_rocksdb, rocksdb_errors, unlogged
+
+from ..servers.disks import small_disk
 
 ALL = KeyGroupRange(0, 127)
 UNCOMPRESSED = {"state.rocksdb.compression": "none"}
@@ -265,6 +269,28 @@ def test_a_short_or_missing_file_is_noticed_at_opening(tmp_path, how):
         path.unlink()
     with pytest.raises(IntegrityError, match=path.name):
         KeyedState.open(tmp_path / "state")
+
+
+def test_a_database_without_current_is_not_begun_anew(tmp_path):
+    _filled(tmp_path / "state")
+    (tmp_path / "state" / "CURRENT").unlink()
+    with pytest.raises(IntegrityError, match="CURRENT is missing"):
+        KeyedState.open(tmp_path / "state")
+
+
+def _write_for_ever(state: KeyedState) -> None:
+    for _ in range(100):
+        state.write((number % 128, b"%d" % number, os.urandom(1000)) for number in range(1000))
+        state.flush()
+
+
+def test_a_full_disk_is_told_apart(tmp_path):
+    with small_disk(tmp_path / "disk", size=8 << 20) as disk:
+        state = KeyedState.open(disk / "state", ALL, 128)
+        with pytest.raises(NoSpace, match="free space or choose another disk"):
+            _write_for_ever(state)
+        with contextlib.suppress(TransferError):
+            state.close()
 
 
 def test_the_scar_of_the_lower_bound_is_still_there(tmp_path):

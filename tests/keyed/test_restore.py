@@ -20,6 +20,7 @@ from statelift.backends.errors import (
     UsageError,
 )
 from statelift.transfer.handles import InMemoryHandle, KeyedStateHandle, KeyGroupRange, key_groups_of
+from statelift.transfer.keyed import parts
 from statelift.transfer.keyed import restore as module
 from statelift.transfer.keyed.database import KeyedState
 from statelift.transfer.keyed.manifest import Manifest, UnknownManifest, parse, serialize
@@ -225,8 +226,7 @@ def test_rows_are_copied_where_a_compaction_does_not_help(filled, monkeypatch):
     filled.states[0].trim()
     filled.churn(random.Random(10), 1000)
     reports = filled.checkpoint()
-    monkeypatch.setattr(module, "compact_outside", lambda *bounds: None)
-    monkeypatch.setattr(module, "_kept", lambda manifest, wanted: None)
+    monkeypatch.setattr(parts, "compact_outside", lambda *bounds: None)
     (restored,) = filled.rescale(handles_of(reports), 1)
     assert "files reach out after a compaction; rows are copied" in restored.fallbacks[0]
     filled.check()

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Self
 
 from ...backends.checksums import crc64nvme_of_file
 from ...backends.closeables import CloseableRegistry
-from ...backends.disk import writing
-from ...backends.errors import CheckpointError, IntegrityError, UsageError
+from ...backends.errors import IntegrityError, UsageError
+from ...backends.locked_directories import attempt_directory
 from ...backends.options import Configuration
 from ..handles import KeyedStateHandle, KeyGroupRange
-from .key_groups import check_max_parallelism, encode_key, key_bounds, key_group_of, prefix_of
-from .lineage import NAME, Lineage
-from .manifest import read_manifest
+from .key_groups import encode_key, key_bounds, key_group_of, prefix_of
+from .lineage import Lineage
+from .manifest import UnknownManifest, read_manifest
 from .options import RocksOptions
 from .rocksdb import compact_outside, cursor, delete_outside, open_rocksdb, rocksdb_errors, rows, unlogged
 
@@ -84,11 +84,9 @@ class KeyedState:
         """
         directory = os.path.abspath(directory)
         options = (configuration or Configuration()).of(RocksOptions)
-        lineage = Lineage.load(directory)
-        if lineage is None:
-            lineage = _begun(directory, key_groups, max_parallelism)
-        _check_same(directory, lineage, key_groups, max_parallelism)
-        create = not os.path.exists(os.path.join(directory, "CURRENT"))
+        lineage = Lineage.of(directory, key_groups, max_parallelism)
+        # With CURRENT lost, RocksDB would begin an empty database beside the files of the old one.
+        create = not any(name.startswith(("CURRENT", "MANIFEST-")) for name in os.listdir(directory))
         return cls(directory, open_rocksdb(directory, options, create=create, read_only=read_only), lineage, options)
 
     @property
@@ -193,15 +191,27 @@ class KeyedState:
         Raises:
             IntegrityError: something is damaged.
         """
-        self.flush()
-        known = self.lineage.completed
-        for file in read_manifest(self.directory).files:
-            handle = known.get(file.unique_id or "")
-            expected = getattr(handle, "crc64nvme", None)
-            path = os.path.join(self.directory, file.name)
-            if expected is not None and crc64nvme_of_file(path) != expected:
-                raise IntegrityError(f"{path} is damaged: its CRC64NVME differs", remedy="restore the state again")
+        with self.frozen() as directory, contextlib.suppress(UnknownManifest):
+            for file in read_manifest(directory).files:
+                handle = self.lineage.completed.get(file.unique_id or "")
+                expected = getattr(handle, "crc64nvme", None)
+                if expected is not None and crc64nvme_of_file(os.path.join(directory, file.name)) != expected:
+                    raise IntegrityError(
+                        f"{file.name} in {self.directory} is damaged: its CRC64NVME differs",
+                        remedy="restore the state again",
+                    )
         return _count(self._open, self.directory)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[str]:
+        """A directory with the database as it is now, by hard links, removed when the block ends."""
+        from rocksdict import Checkpoint
+
+        with attempt_directory(self.directory) as attempt:
+            directory = os.path.join(attempt, "frozen")
+            with rocksdb_errors(self.directory):
+                Checkpoint(self._open).create_checkpoint(directory)
+            yield directory
 
     def flush(self) -> None:
         """Write rows that are in memory to SST files."""
@@ -306,34 +316,3 @@ def _count(database: Rdict, directory: str, low: bytes = b"", high: bytes | None
             position.next()
         position.status()
     return count
-
-
-def _begun(directory: str, key_groups: KeyGroupRange | None, max_parallelism: int | None) -> Lineage:
-    """A new lineage, saved in a directory that holds no database."""
-    if os.path.exists(os.path.join(directory, "CURRENT")):
-        raise CheckpointError(
-            f"{directory} holds a database without {NAME}", remedy="restore the state, or choose another directory"
-        )
-    if key_groups is None or max_parallelism is None:
-        raise UsageError(f"{directory} holds no state", remedy="give key_groups and max_parallelism to begin it")
-    check_max_parallelism(max_parallelism)
-    if len(key_groups) and not 0 <= key_groups.first <= key_groups.last < max_parallelism:
-        raise UsageError(f"key groups {key_groups.first} to {key_groups.last} of {max_parallelism}")
-    lineage = Lineage(key_groups, max_parallelism)
-    with writing(directory):
-        os.makedirs(directory, exist_ok=True)
-    lineage.save(directory)
-    return lineage
-
-
-def _check_same(
-    directory: str, lineage: Lineage, key_groups: KeyGroupRange | None, max_parallelism: int | None
-) -> None:
-    other_range = key_groups is not None and key_groups != lineage.key_groups
-    other_maximum = max_parallelism is not None and max_parallelism != lineage.max_parallelism
-    if other_range or other_maximum:
-        own = lineage.key_groups
-        raise UsageError(
-            f"{directory} holds key groups {own.first} to {own.last} of {lineage.max_parallelism}, not those asked for",
-            remedy="restore them from a checkpoint into another directory",
-        )

@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...backends.disk import reading, writing
-from ...backends.errors import CheckpointError
+from ...backends.errors import CheckpointError, UsageError
 from ..checkpoint.metadata import _handle, _handle_record
 from ..handles import FileHandle, InMemoryHandle, KeyGroupRange, RelativeFileHandle, SegmentHandle
+from .key_groups import check_max_parallelism
 
 NAME = "statelift-state.json"
 _FORMAT = 1
@@ -45,6 +46,43 @@ class Lineage:
     completed_id: int = -1
     completed: FileOf = field(default_factory=dict)
     pending: dict[int, FileOf] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, directory: str, key_groups: KeyGroupRange | None, max_parallelism: int | None) -> Lineage:
+        """The directory's lineage, or a new one, saved, where it has no state yet.
+
+        Raises:
+            UsageError: a new one needs a range; an old one has another range than asked for.
+            CheckpointError: the directory holds a database that is not ours, or its file is damaged.
+        """
+        found = cls.load(directory)
+        if found is None:
+            return cls._begun(directory, key_groups, max_parallelism)
+        own = found.key_groups
+        if key_groups not in {None, own} or max_parallelism not in {None, found.max_parallelism}:
+            raise UsageError(
+                f"{directory} holds key groups {own.first} to {own.last} of {found.max_parallelism}, "
+                "not those asked for",
+                remedy="restore them from a checkpoint into another directory",
+            )
+        return found
+
+    @classmethod
+    def _begun(cls, directory: str, key_groups: KeyGroupRange | None, max_parallelism: int | None) -> Lineage:
+        if os.path.exists(os.path.join(directory, "CURRENT")):
+            raise CheckpointError(
+                f"{directory} holds a database without {NAME}", remedy="restore the state, or choose another directory"
+            )
+        if key_groups is None or max_parallelism is None:
+            raise UsageError(f"{directory} holds no state", remedy="give key_groups and max_parallelism to begin it")
+        check_max_parallelism(max_parallelism)
+        if len(key_groups) and not 0 <= key_groups.first <= key_groups.last < max_parallelism:
+            raise UsageError(f"key groups {key_groups.first} to {key_groups.last} of {max_parallelism}")
+        begun = cls(key_groups, max_parallelism)
+        with writing(directory):
+            os.makedirs(directory, exist_ok=True)
+        begun.save(directory)
+        return begun
 
     def reusable(self, base: str) -> FileOf:
         """Files that a snapshot below ``base`` may reference: those in its own shared directory, and inline ones."""

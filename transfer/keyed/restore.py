@@ -16,24 +16,23 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...backends.closeables import CloseableRegistry
 from ...backends.disk import writing
-from ...backends.errors import CheckpointError, CopyFailed, DestinationError, TransferError
+from ...backends.errors import CopyFailed, DestinationError, TransferError
 from ...backends.locked_directories import attempt_directory
 from ...backends.report import CopiedFile, CopyReport, Progress
 from ..checkpoint.layout import CheckpointLocation
 from ..downloader import Download, StateDownloader
 from ..handles import KeyGroupRange, StateFile
-from .key_groups import key_bounds, prefix_of
-from .lineage import FileOf, Lineage
-from .manifest import Manifest, UnknownManifest, compose, read_manifest, write_manifest
+from .lineage import Lineage
+from .manifest import UnknownManifest, compose, write_manifest
 from .options import RocksOptions
+from .parts import Part, bounds_of
 from .plan import FilePlan, PartPlan, RestorePlan, plan_restore
-from .rocksdb import compact_outside, delete_outside, ingest_rows, open_rocksdb, rocksdb_errors, rows
-from .snapshot import key_groups_of_table
+from .rocksdb import delete_outside, open_rocksdb, rocksdb_errors
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
@@ -65,21 +64,6 @@ class RestoreReport:
     @property
     def seconds_outside_transfer(self) -> float:
         return sum(value for phase, value in self.seconds.items() if phase != "transfer")
-
-
-@dataclass
-class _Part:
-    """One handle's files on their way into the database."""
-
-    plan: PartPlan
-    directory: str
-    manifest: Manifest | None = None
-    identified: FileOf = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        own = self.plan.handle.key_groups
-        return f"the subtask of key groups {own.first} to {own.last}"
 
 
 def restore(
@@ -134,20 +118,19 @@ class _Restore:
         self.options = downloader.file_systems.configuration.of(RocksOptions)
         self.workspace = os.path.join(attempt, "state")
         os.mkdir(self.workspace)
-        self.parts = [_Part(each, os.path.join(attempt, f"part-{i}")) for i, each in enumerate(plan.sources)]
+        self.parts = [Part(each, os.path.join(attempt, f"part-{i}")) for i, each in enumerate(plan.sources)]
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.copies: list[CopyReport] = []
         self.fallbacks: list[str] = []
 
     def __call__(self) -> RestoreReport:
         with self._phase("transfer"):
-            self._download([(part, file) for part in self.parts for file in _first_files(part.plan)])
+            self._download([(part, file) for part in self.parts for file in part.first_files])
         for part in self.parts:
             self._understand(part)
         if len(self.parts) > 1 and not self._joins_as_it_is():
             with self._phase("straighten"):
-                for part in self.parts:
-                    self._straighten(part)
+                self._straighten()
         self._assemble()
         self._lineage().save(self.workspace)
         copy = CopyReport.joined(self.copies, seconds=self.seconds["transfer"])
@@ -172,9 +155,9 @@ class _Restore:
         finally:
             self.seconds[name] += time.monotonic() - started
 
-    def _download(self, files: Sequence[tuple[_Part, StateFile]]) -> None:
+    def _download(self, files: Sequence[tuple[Part, StateFile]]) -> None:
         """Download files to the directories of their parts; an SST file that several have, once."""
-        paths: dict[str, tuple[_Part, StateFile]] = {}
+        paths: dict[str, tuple[Part, StateFile]] = {}
         downloads: list[Download] = []
         first: dict[object, str] = {}
         again: list[tuple[str, str]] = []
@@ -198,50 +181,22 @@ class _Restore:
             os.makedirs(os.path.dirname(other), exist_ok=True)
             os.link(path, other)
 
-    def _named(self, error: TransferError, paths: Mapping[str, tuple[_Part, StateFile]]) -> TransferError:
+    def _named(self, error: TransferError, paths: Mapping[str, tuple[Part, StateFile]]) -> TransferError:
         found = paths.get(error.request.destination) if error.request else None
         if found:
             part, file = found
             error.args = (f"{self.location}, {file.name} of {part.name}: {error.args[0]}",)
         return error
 
-    def _understand(self, part: _Part) -> None:
-        """Read a part's MANIFEST and hold it against the metadata; where that fails, get the whole part."""
+    def _understand(self, part: Part) -> None:
+        """Trust a part's MANIFEST, or get the whole part so that RocksDB can read it."""
         try:
             with self._phase("verify"):
-                part.manifest = read_manifest(part.directory)
-                self._check(part, part.manifest)
+                part.understand(self.location, joined=len(self.parts) > 1)
         except UnknownManifest as error:
             self.fallbacks.append(f"{part.name}: {error}; rows are copied")
             with self._phase("transfer"):
-                present = {file.name for file in _first_files(part.plan)}
-                everything = (*part.plan.handle.private, *part.plan.handle.shared)
-                self._download([(part, file) for file in everything if file.name not in present])
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.location}: {part.name} has no usable MANIFEST: {error}", remedy="use another checkpoint"
-            ) from error
-
-    def _check(self, part: _Part, manifest: Manifest) -> None:
-        listed = {file.name: file for file in manifest.files}
-        known = {file.name: file for file in part.plan.handle.shared}
-        if len(known) != len(part.plan.handle.shared) or listed.keys() != known.keys():
-            wrong = sorted(listed.keys() ^ known.keys())
-            raise CheckpointError(f"{self.location}: {part.name}: MANIFEST and metadata differ in {', '.join(wrong)}")
-        for file in part.plan.needed:
-            table = listed[file.name]
-            size = os.path.getsize(os.path.join(part.directory, file.name))
-            if not size == table.size == file.size:
-                raise CheckpointError(
-                    f"{self.location}, {file.name} of {part.name}: "
-                    f"{size} bytes, {table.size} in the MANIFEST, {file.size} in the metadata"
-                )
-        if len(self.parts) > 1:
-            compose([manifest])
-        part.manifest = manifest.only(file.name for file in part.plan.needed)
-        part.identified = {
-            table.unique_id: known[table.name].handle for table in part.manifest.files if table.unique_id
-        }
+                self._download([(part, file) for file in part.other_files])
 
     def _joins_as_it_is(self) -> bool:
         manifests = [part.manifest for part in self.parts if part.manifest is not None]
@@ -253,25 +208,11 @@ class _Restore:
             return False
         return True
 
-    def _straighten(self, part: _Part) -> None:
-        """Make every file of a part keep to the key groups that are wanted of it."""
-        if part.manifest is None or not part.plan.reaches_out:
-            return
-        write_manifest(part.directory, part.manifest)
-        bounds = self._bounds(part.plan.wanted)
-        with rocksdb_errors(part.directory):
-            database = open_rocksdb(part.directory, self.options, automatic=False)
-            try:
-                delete_outside(database, *bounds)
-                compact_outside(database, *bounds)
-            finally:
-                database.close()
-        part.manifest = _kept(read_manifest(part.directory), part.plan.wanted)
-        if part.manifest is None:
-            self.fallbacks.append(f"{part.name}: files reach out after a compaction; rows are copied")
-
-    def _bounds(self, key_groups: KeyGroupRange) -> tuple[bytes, bytes, bytes]:
-        return (*key_bounds(key_groups), prefix_of(self.plan.max_parallelism))
+    def _straighten(self) -> None:
+        """Make every file of every part keep to the key groups that are wanted of the part."""
+        for part in self.parts:
+            if part.manifest is not None and part.plan.reaches_out and not part.straighten(self.options):
+                self.fallbacks.append(f"{part.name}: files reach out after a compaction; rows are copied")
 
     def _assemble(self) -> None:
         alone = self.parts[0] if len(self.parts) == 1 else None
@@ -288,15 +229,16 @@ class _Restore:
             with self._phase("clip"), rocksdb_errors(self.workspace):
                 if self.plan.method != "reopen":
                     # A neighbour without files may own what lies beside a lone part.
-                    _delete_reached(database, self._bounds(alone.plan.wanted if alone else self.plan.key_groups))
+                    wanted = alone.plan.wanted if alone else self.plan.key_groups
+                    _delete_reached(database, *bounds_of(wanted, self.plan.max_parallelism))
                 for part in self.parts if alone is None else ():
                     if part.manifest is None:
-                        self._copy_rows(part, database)
+                        part.copy_rows(database, self.options, self.closeables)
         finally:
             with rocksdb_errors(self.workspace):
                 database.close()
 
-    def _link(self, alone: _Part | None) -> None:
+    def _link(self, alone: Part | None) -> None:
         """Move the files of all understood parts together under one MANIFEST."""
         parts = [part for part in self.parts if part.manifest is not None]
         manifests = [part.manifest for part in parts if part.manifest is not None]
@@ -310,16 +252,6 @@ class _Restore:
                 os.rename(os.path.join(part.directory, old), os.path.join(self.workspace, new))
         write_manifest(self.workspace, whole)
 
-    def _copy_rows(self, part: _Part, database: Rdict) -> None:
-        source = open_rocksdb(part.directory, self.options, read_only=True)
-        try:
-            low, high = key_bounds(part.plan.wanted)
-            staged = os.path.join(part.directory, "rows.sst")
-            found = rows(source, part.directory, low, high)
-            ingest_rows(database, found, staged, self.options, self.closeables)
-        finally:
-            source.close()
-
     def _lineage(self) -> Lineage:
         identified = {key: handle for part in self.parts for key, handle in part.identified.items()}
         lineage = Lineage(self.plan.key_groups, self.plan.max_parallelism, base=self.location.base)
@@ -329,31 +261,12 @@ class _Restore:
         return lineage
 
 
-def _delete_reached(database: Rdict, bounds: tuple[bytes, bytes, bytes]) -> None:
+def _delete_reached(database: Rdict, low: bytes, high: bytes, end: bytes) -> None:
     """Clip only where a file reaches outside: most restores have nothing to clip on one side, or on both."""
-    low, high, end = bounds
     spans = [(each["start_key"], each["end_key"]) for each in database.live_files()]
     below = any(first < low for first, _ in spans)
     above = any(last >= high for _, last in spans)
     delete_outside(database, low if below else bytes(len(low)), high if above else end, end)
-
-
-def _first_files(plan: PartPlan) -> tuple[StateFile, ...]:
-    """The files that are enough if the MANIFEST is understood."""
-    private = (file for file in plan.handle.private if file.name.startswith(("CURRENT", "MANIFEST-")))
-    return (*private, *plan.needed)
-
-
-def _kept(manifest: Manifest, wanted: KeyGroupRange) -> Manifest | None:
-    """The files inside the wanted range; None where one reaches out of it."""
-    names = []
-    for file in manifest.files:
-        own = key_groups_of_table(file)
-        if own.first >= wanted.first and own.last <= wanted.last:
-            names.append(file.name)
-        elif len(own.intersection(wanted)):
-            return None
-    return manifest.only(names)
 
 
 def _is_table(file: CopiedFile) -> bool:

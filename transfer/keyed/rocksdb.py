@@ -9,6 +9,7 @@ upper bound; a live iterator keeps a closed database locked.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -44,10 +45,17 @@ def native_options(options: RocksOptions, *, create: bool = False, automatic: bo
     native.set_block_based_table_factory(_table_options(options))
     native.set_disable_auto_compactions(not automatic)
     native.set_max_background_jobs(2)
+    native.set_max_open_files(_open_files())
     native.set_keep_log_file_num(2)
     native.set_stats_dump_period_sec(0)
     native.set_is_fd_close_on_exec(True)
     return native
+
+
+def _open_files() -> int:
+    """A quarter of the descriptors that this process may have: one task of an executor must not use up all."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return -1 if limit == resource.RLIM_INFINITY else max(64, limit // 4)
 
 
 def _table_options(options: RocksOptions) -> object:

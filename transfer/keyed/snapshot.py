@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass, replace
 
 from ...backends.closeables import CloseableRegistry
-from ...backends.locked_directories import attempt_directory
 from ...backends.report import CopyReport, Progress
 from ..checkpoint.layout import EXCLUSIVE, SHARED, CheckpointLocation
 from ..handles import KeyedStateHandle, KeyGroupRange, StateFile
@@ -16,7 +15,7 @@ from .key_groups import PREFIX_BYTES, key_groups_between
 from .lineage import FileOf
 from .manifest import TableFile, UnknownManifest, read_manifest, write_manifest
 from .options import RocksOptions
-from .rocksdb import open_rocksdb, rocksdb_errors
+from .rocksdb import open_rocksdb
 
 _WITHOUT_STATE = (".log", "LOCK", "LOG", "IDENTITY")
 _LONGEST_TAIL = b"\xff" * 8
@@ -72,14 +71,9 @@ def take(
     progress: Progress | None = None,
 ) -> SnapshotReport:
     """Like `snapshot`, and tell what it did."""
-    from rocksdict import Checkpoint
-
     compacted = _compact_if_unsorted(state)
-    with attempt_directory(state.directory) as attempt:
-        frozen = os.path.join(attempt, "frozen")
-        with rocksdb_errors(state.directory):
-            Checkpoint(state._open).create_checkpoint(frozen)
-        tables, private = _described(frozen, attempt, state.options)
+    with state.frozen() as frozen:
+        tables, private = _described(frozen, state.options)
         known: FileOf = {} if full else state.lineage.reusable(location.base)
         new = [table for table in tables if (table.unique_id or "") not in known]
         uploads = [Upload(os.path.join(frozen, table.name), SHARED) for table in new]
@@ -136,13 +130,13 @@ def _compact_if_unsorted(state: KeyedState) -> bool:
     return True
 
 
-def _described(frozen: str, attempt: str, options: RocksOptions) -> tuple[tuple[TableFile, ...], list[str]]:
+def _described(frozen: str, options: RocksOptions) -> tuple[tuple[TableFile, ...], list[str]]:
     """The SST files of a frozen database, and the paths of the other files that make it one."""
     try:
         manifest = read_manifest(frozen)
     except UnknownManifest:
         return _by_opening(frozen, options), _others(frozen)
-    rewritten = os.path.join(attempt, "rewritten")
+    rewritten = os.path.join(frozen, "rewritten")
     os.mkdir(rewritten)
     # The log of edits grows without end; its sum is a few bytes per file and fits into the metadata.
     write_manifest(rewritten, replace(manifest, log_number=0))
@@ -151,8 +145,8 @@ def _described(frozen: str, attempt: str, options: RocksOptions) -> tuple[tuple[
 
 
 def _others(directory: str) -> list[str]:
-    names = (name for name in sorted(os.listdir(directory)) if not name.endswith((".sst", *_WITHOUT_STATE)))
-    return [os.path.join(directory, name) for name in names]
+    files = sorted(entry.path for entry in os.scandir(directory) if entry.is_file())
+    return [path for path in files if not path.endswith((".sst", *_WITHOUT_STATE))]
 
 
 def _by_opening(frozen: str, options: RocksOptions) -> tuple[TableFile, ...]:
