@@ -95,6 +95,19 @@ class Recorder:
             lines.write(json.dumps(record) + "\n")
 
 
+class Silent(Recorder):
+    """Keeps nothing: for runs that do not count."""
+
+    def __init__(self) -> None:
+        self.id = ""
+
+    def sample(self, sample: Sample) -> None:
+        pass
+
+    def skipped(self, skipped: Skipped) -> None:
+        pass
+
+
 def _told(sample: Sample) -> str:
     start = f"  {sample.part}: {sample.scenario} #{sample.round} {sample.contender:<24}"
     if sample.failed:

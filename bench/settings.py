@@ -14,27 +14,29 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Settings:
-    """Sizes and counts of one run.
+    """Sizes and counts of one run: by default those that take about 10 minutes on 2 cores.
 
     Args:
         scratch: an empty directory on the disk that targets are written to.
-        rounds: counted rounds of the main scenarios; ``few_rounds`` of the others.
-        warm_ups: rounds before, that do not count.
+        parts: what is run where the user does not say.
+        rounds: of the main scenarios; ``few_rounds`` of the others.
+        state_bytes: of the state that is recovered on one CPU; ``spark_bytes`` through Spark.
         s3a: fetch Hadoop's S3 client for Spark's own state store.
     """
 
     scratch: Path
     quick: bool = False
-    rounds: int = 5
-    few_rounds: int = 3
-    warm_ups: int = 1
+    parts: tuple[str, ...] = ("recovery", "copying", "spark", "growth", "neighbour")
+    rounds: int = 3
+    few_rounds: int = 1
     large: Shape = field(default_factory=lambda: Shape(16, 64 * MIB))
     small: Shape = field(default_factory=lambda: Shape(2000, 64 << 10))
     huge: Shape = field(default_factory=lambda: Shape(1, 2 * GIB))
     state_bytes: int = GIB
-    growth_counts: tuple[int, ...] = (1_000, 10_000, 100_000)
-    growth_sizes: tuple[int, ...] = (GIB, 2 * GIB, 4 * GIB, 8 * GIB)
-    growth_connections: tuple[int, ...] = (1, 2, 4, 8, 16)
+    spark_bytes: int = 256 * MIB
+    growth_counts: tuple[int, ...] = (1_000, 10_000)
+    growth_sizes: tuple[int, ...] = (GIB // 2, GIB, 2 * GIB)
+    growth_connections: tuple[int, ...] = (1, 4, 16)
     s3a: bool = False
 
     @property
@@ -47,19 +49,31 @@ class Settings:
         return usable_cpus()[1]
 
     @classmethod
-    def small_sized(cls, scratch: Path) -> Settings:
-        """For `--quick`: the same shapes of work, a quarter of the bytes, two rounds."""
+    def short(cls, scratch: Path) -> Settings:
+        """``--quick``: the main scenarios with a quarter of the bytes, one round. About 2 minutes."""
         return cls(
-            scratch=scratch,
+            scratch,
             quick=True,
-            rounds=2,
-            few_rounds=1,
-            warm_ups=0,
+            parts=("recovery", "copying"),
+            rounds=1,
             large=Shape(4, 64 * MIB),
             small=Shape(500, 64 << 10),
             huge=Shape(1, 512 * MIB),
             state_bytes=256 * MIB,
-            growth_counts=(1_000, 5_000),
+            spark_bytes=64 * MIB,
+            growth_counts=(1_000, 2_000),
             growth_sizes=(256 * MIB, 512 * MIB),
-            growth_connections=(1, 4, 16),
+        )
+
+    @classmethod
+    def long(cls, scratch: Path) -> Settings:
+        """``--full``: more rounds, and growth as far as 100,000 files and 8 GiB. About an hour."""
+        return cls(
+            scratch,
+            rounds=7,
+            few_rounds=3,
+            spark_bytes=GIB,
+            growth_counts=(1_000, 10_000, 100_000),
+            growth_sizes=(GIB, 2 * GIB, 4 * GIB, 8 * GIB),
+            growth_connections=(1, 2, 4, 8, 16),
         )

@@ -36,8 +36,8 @@ def measure(settings: Settings, recorder: Recorder, servers: Servers) -> None:
 
 
 def _through_spark(settings: Settings, recorder: Recorder, server: Server) -> None:
-    scenario = f"1 to 2 on two executors, {size_text(settings.state_bytes)} of state"
-    job = job_state.build(server.bucket, settings.scratch, size=settings.state_bytes, parallelism=1)
+    scenario = f"1 to 2 on two executors, {size_text(settings.spark_bytes)} of state"
+    job = job_state.build(server.bucket, settings.scratch, size=settings.spark_bytes, parallelism=1)
     orders: dict[str, Any] = {
         "what": "through_spark",
         "scratch": str(_scratch(settings)),
@@ -48,14 +48,14 @@ def _through_spark(settings: Settings, recorder: Recorder, server: Server) -> No
         "s5cmd": find_s5cmd(),
     }
     for found in _session(orders, settings, server.environment(), scenario, recorder):
-        recorder.sample(_sample(scenario, found, settings.state_bytes))
+        recorder.sample(_sample(scenario, found, settings.spark_bytes))
 
 
 def _own_store(settings: Settings, recorder: Recorder, name: str, more: dict[str, Any]) -> None:
     orders = {
         "what": "own_store",
         "scratch": str(_scratch(settings)),
-        "rows": settings.state_bytes // VALUE,
+        "rows": settings.spark_bytes // VALUE,
         "value": VALUE,
         "rounds": settings.few_rounds,
         "name": name,
@@ -63,11 +63,11 @@ def _own_store(settings: Settings, recorder: Recorder, name: str, more: dict[str
     }
     scenario = _own_scenario(settings)
     for found in _session(orders, settings, dict(os.environ), scenario, recorder):
-        recorder.sample(_sample(scenario, found, settings.state_bytes))
+        recorder.sample(_sample(scenario, found, settings.spark_bytes))
 
 
 def _own_scenario(settings: Settings) -> str:
-    return f"1 to 1 in one process, {size_text(settings.state_bytes)} of state"
+    return f"1 to 1 in one process, {size_text(settings.spark_bytes)} of state"
 
 
 def _own_store_on_s3(settings: Settings, recorder: Recorder, server: Server) -> None:

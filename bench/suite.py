@@ -28,14 +28,14 @@ PARTS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    chosen = arguments.only.split(",") if arguments.only else list(PARTS)
+    chosen = arguments.only.split(",") if arguments.only else []
     unknown = set(chosen) - set(PARTS)
     if unknown:
         _parser().error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     scratch = Path(tempfile.mkdtemp(prefix="statelift-bench-", dir=arguments.directory))
     try:
         settings = _settings(arguments, scratch)
-        _run(chosen, settings, arguments.output)
+        _run(chosen or settings.parts, settings, arguments.output)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if not arguments.no_report:
@@ -47,7 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m statelift.bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a quarter of the bytes, few rounds: about 2 minutes")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument(
+        "--quick", action="store_true", help="the main scenarios, a quarter of the bytes: about 2 minutes"
+    )
+    size.add_argument("--full", action="store_true", help="more rounds, up to 100,000 files and 8 GiB: about an hour")
     parser.add_argument("--only", metavar="PART,...", help=f"parts to run, of: {', '.join(PARTS)}")
     parser.add_argument("--rounds", type=int, help="counted rounds of every scenario")
     parser.add_argument("--directory", type=Path, help="disk to write to; by default the temporary directory's")
@@ -60,7 +64,8 @@ def _parser() -> argparse.ArgumentParser:
 def _settings(arguments: argparse.Namespace, scratch: Path) -> Settings:
     import dataclasses
 
-    made = Settings.small_sized(scratch) if arguments.quick else Settings(scratch)
+    make = Settings.short if arguments.quick else Settings.long if arguments.full else Settings
+    made = make(scratch)
     rounds = arguments.rounds
     made = dataclasses.replace(made, s3a=arguments.s3a)
     return dataclasses.replace(made, rounds=rounds, few_rounds=rounds) if rounds else made

@@ -89,17 +89,14 @@ def why_failed(usage: Usage, conditions: Conditions) -> str | None:
     return f"exit {usage.exit}: {last}"
 
 
-def interleave(
-    contenders: Sequence[str], rounds: int, warm_ups: int, one: Callable[[str, int], Sample], recorder: Recorder
-) -> None:
+def interleave(contenders: Sequence[str], rounds: int, one: Callable[[str, int], Sample], recorder: Recorder) -> None:
     """Rounds of every contender, in changing order; a contender that failed twice is not tried again."""
     failures: dict[str, int] = {}
-    for number in range(-warm_ups, rounds):
-        for name in order(contenders, number + warm_ups):
+    for number in range(rounds):
+        for name in order(contenders, number):
             if failures.get(name, 0) >= 2:
                 continue
             sample = one(name, number)
             if sample.failed:
                 failures[name] = failures.get(name, 0) + 1
-            if number >= 0 or sample.failed:
-                recorder.sample(sample)
+            recorder.sample(sample)
