@@ -78,10 +78,12 @@ def copy_batch(batch: Batch, launch: Launch, access: S3Access, closeables: Close
     started = time.monotonic()
     copying = Copying(batch, launch, access)
     try:
-        with closeables.registered(lambda: copying.loop.interrupt(CopyCancelled(closeables.reason))):
+        with closeables.registered(lambda: copying.cancel(closeables.reason)):
             copying.run()
     except CopyCancelled as error:
         raise CopyCancelled(error.reason, copying.done) from None
+    finally:
+        copying.close()
     if closeables.closed:
         raise CopyCancelled(closeables.reason, copying.done)
     if copying.errors:
@@ -125,41 +127,42 @@ class Copying:
 
     # The whole batch.
 
+    def cancel(self, reason: str) -> None:
+        """End the copy; may come from any thread."""
+        self.loop.interrupt(CopyCancelled(reason))
+        # At once, and not when the loop comes round: what goes on meanwhile might complete an upload.
+        self._fleet.interrupt()
+
     def run(self) -> None:
+        """Copy; returns or raises when no process is left."""
         cancelled, late = True, False
-        try:
-            with self._staging:
-                try:
-                    self._run()
-                    cancelled = False
-                except _Finished as end:
-                    cancelled, late = False, isinstance(end, _Late)
-                finally:
-                    self.loop.throw(_Finished())
-                    self._fleet.end()
-                    self._clean_up(cancelled=cancelled)
-                if late:
-                    self._fail_the_rest()
-        finally:
-            self._checks.store.close()
-            self.loop.close()
+        with self._staging:
+            try:
+                self._run()
+                cancelled = False
+            except _Finished as end:
+                cancelled, late = False, isinstance(end, _Late)
+            finally:
+                self.loop.throw(_Finished())
+                self._fleet.end()
+                self._clean_up(cancelled=cancelled)
+            if late:
+                self._fail_the_rest()
+
+    def close(self) -> None:
+        self._checks.store.close()
+        self.loop.close()
 
     def _run(self) -> None:
         for error in self._refused:
             self._record(error)
-        if not self._items:
-            return
-        self.loop.spawn(self._copy_all())
+        self._copiers = min(len(self._items), self._workers * _COPIERS_PER_SLOT)
+        for _ in range(self._copiers):
+            self.loop.spawn(self._copy_some())
         self.loop.spawn_daemon(self._watch())
         if self._batch.deadline is not None:
             self.loop.spawn_daemon(self._expire(self._batch.deadline))
         self.loop.run()
-
-    async def _copy_all(self) -> None:
-        count = min(len(self._items), self._workers * _COPIERS_PER_SLOT)
-        self._copiers = count
-        for _ in range(count):
-            self.loop.spawn(self._copy_some())
 
     async def _copy_some(self) -> None:
         while self._waiting:

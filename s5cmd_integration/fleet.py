@@ -10,6 +10,7 @@ first still finishes what it has: no barrier between batches, and one slow file 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -141,6 +142,11 @@ class Fleet:
         until = time.monotonic() + seconds
         while self.alive and (left := until - time.monotonic()) > 0:
             await self._loop.park(self._draining, left)
+
+    def interrupt(self) -> None:
+        """Have every process stop its transfers now. May come from any thread; `end` must follow."""
+        for run in list(self.alive):
+            run.process.signal(signal.SIGTERM)
 
     def end(self) -> None:
         """End every process: SIGTERM to its group, and SIGKILL to what is left of it a moment later."""

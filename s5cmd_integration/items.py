@@ -88,10 +88,12 @@ def make_item(request: CopyRequest, options: S3Options) -> Item:
         UnsupportedCopy: s5cmd cannot make this copy, or not safely.
     """
     source, destination = locate(request.source), _absolute(locate(request.destination))
-    if source.is_local:
+    reason = refusal_of_pair(source, destination, options)
+    if source.is_local and not reason:
         # s5cmd tells the path that it was told, cleaned: give it one that cannot be cleaned.
         source = Location(source.scheme, "", os.path.realpath(source.key))
-    reason = refusal_of_pair(source, destination, options) or refusal_of_request(request)
+        reason = refusal_of_pair(source, destination, options)
+    reason = reason or refusal_of_request(request)
     kind = kind_of(source, destination)
     if reason or kind is None:
         raise UnsupportedCopy(f"{request.source} to {request.destination}: {reason}")

@@ -10,16 +10,20 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 
 from ..backends.errors import BackendUnavailable
 from .child import start_child
+from .guard import Guard, is_script
 
 _READ = 1 << 16
 _LONGEST_LINE = 1 << 20
 _TAIL_LINES = 20
 _KILL_TIMEOUT = 10.0
+_POLL = 0.001
 
 
 class Process:
@@ -46,6 +50,8 @@ class Process:
         except OSError as error:
             raise BackendUnavailable(f"{argv[0]} cannot be started: {error.strerror}", backend="s5cmd") from error
         self.pid = self._popen.pid
+        self._guard = _guard(argv[0], self.pid)
+        self._reaping = threading.Lock()
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._streams = [each for each in (self._popen.stdin, self._popen.stdout, self._popen.stderr) if each]
         first, *outputs = [stream.fileno() for stream in self._streams]
@@ -141,10 +147,11 @@ class Process:
             return True
 
     def signal(self, number: int) -> None:
-        """Send a signal to the whole group."""
-        if self._popen.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, number)
+        """Send a signal to the whole group. May come from any thread."""
+        with self._reaping:
+            if self._popen.returncode is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, number)
 
     def terminate(self) -> None:
         """Ask the group to end. An s5cmd that waits for input ignores the signal alone; a stopped one sleeps on."""
@@ -160,11 +167,19 @@ class Process:
 
     def wait(self) -> int:
         """Wait for a process that was killed or has ended. Returns its exit code, negative for a signal."""
-        try:
-            return self._popen.wait(_KILL_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            # In the kernel, on a dead disk: nothing can end it, and waiting would hang the copy.
-            return -int(signal.SIGKILL)
+        if self._guard is not None:
+            # It has nothing left to kill, and must not meet a pid that is free to be another's.
+            self._guard.stop()
+            self._guard = None
+        until = time.monotonic() + _KILL_TIMEOUT
+        while not self.ended:
+            if time.monotonic() > until:
+                # In the kernel, on a dead disk: nothing can end it, and waiting would hang the copy.
+                return -int(signal.SIGKILL)
+            time.sleep(_POLL)
+        # A signal must never meet a pid that is free to be another's.
+        with self._reaping:
+            return self._popen.wait()
 
     def close(self) -> None:
         """Close the pipes."""
@@ -172,3 +187,9 @@ class Process:
         for stream in self._streams[1:]:
             stream.close()
         self._partial.clear()
+
+
+def _guard(program: str, group: int) -> Guard | None:
+    with contextlib.suppress(OSError):
+        return Guard(group) if is_script(program) else None
+    return None
