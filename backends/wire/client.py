@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..batch import backoff
-from ..errors import BackendError, ConnectionFailed, SourceChanged, StalledTransfer, TransferError
+from ..errors import AccessDenied, BackendError, ConnectionFailed, SourceChanged, StalledTransfer, TransferError
 from ..s3_access import Credentials, S3Access
 from ..s3_errors import is_expired
 from .answers import BODY_LIMIT, code_of, error_of, is_error, region_of, retry_after
@@ -218,6 +218,9 @@ class Client:
         if is_expired(code_of(head, body)) and await self._refresh(generation):
             return None
         error = error_of(head, body, order.subject)
+        if self._credentials is None and head.status == 400:
+            # Stores that cannot read an unsigned request (rclone) do not say that it is denied.
+            error = AccessDenied(str(error), remedy="the store may want credentials: s3.anonymous is set")
         if head.status in _THROTTLED:
             self._throttle(order.bucket).slow_down(backoff(0), retry_after(head))
         return error
@@ -314,6 +317,8 @@ class Client:
         headers["user-agent"] = "statelift"
         if order.body is not None:
             headers["content-length"] = str(order.body.length if isinstance(order.body, FileBody) else len(order.body))
+        elif order.method in {"PUT", "POST"}:
+            headers["content-length"] = "0"
         target = f"{path}?{query}" if query else path
         proxy = address.server.proxy
         if proxy is not None and not address.server.tls:

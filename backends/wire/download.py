@@ -346,7 +346,7 @@ class Range:
                 count += self._write(fd, piece)
             watch.moved(count)
             if count:
-                self.budget.progressed()
+                self.budget.progressed(count)
                 engine.moved(download.request, count)
                 if engine.pace is not None and (pause := engine.pace.take(count)) > 0:
                     await engine.loop.sleep(pause)

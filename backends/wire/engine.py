@@ -42,11 +42,15 @@ _GROW_EVERY = 0.004
 _IDLE_SHARE = 0.2
 _CLEANING_TIME = 5.0
 _CLEANING_TIME_CANCELLED = 0.5
-_PATIENCE = 60.0
+_PATIENCE_FACTOR = 4
 
 
 class _Finished(BaseException):
     """Ends the loop early: what remains is not to be copied."""
+
+
+class _Expired(BaseException):
+    """The deadline passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Engine:
     @property
     def patience(self) -> float:
         """Seconds for answers that a store gives after long work: a copy, the end of an upload."""
-        return max(_PATIENCE, self.transfer.stall_timeout)
+        return _PATIENCE_FACTOR * self.transfer.stall_timeout
 
     def number(self) -> int:
         self._numbers += 1
@@ -160,12 +164,13 @@ class Engine:
         keep = False
 
         def interrupt() -> None:
-            self.loop.interrupt(CopyCancelled(closeables.reason))
+            self.loop.interrupt(CopyCancelled(closeables.reason, self._done))
 
         try:
             with self.staging, closeables.registered(interrupt):
                 self._run()
-            closeables.check()
+            if closeables.closed:
+                raise CopyCancelled(closeables.reason, self._done)
             keep = not self._errors
         finally:
             self._clean(_CLEANING_TIME_CANCELLED if closeables.closed else _CLEANING_TIME)
@@ -184,7 +189,7 @@ class Engine:
             for transfer in self._with_parts:
                 self.loop.spawn(_quietly(transfer.abort()))
             self.loop.spawn_daemon(self._expire(seconds))
-            with contextlib.suppress(DeadlineExceeded):
+            with contextlib.suppress(_Expired):
                 self.loop.run()
         self.journal.close()
         for clock in self._clocks:
@@ -205,7 +210,7 @@ class Engine:
             self.loop.run()
         except _Finished:
             pass
-        except DeadlineExceeded:
+        except _Expired:
             self._fail_the_rest()
 
     def _begin(self) -> None:
@@ -229,7 +234,7 @@ class Engine:
 
     async def _expire(self, seconds: float) -> None:
         await self.loop.sleep(max(0.0, seconds))
-        self.loop.interrupt(DeadlineExceeded("the deadline passed"))
+        self.loop.interrupt(_Expired())
 
     def _fail_the_rest(self) -> None:
         for request in self._batch.requests:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from ..batch import _check_space
 from ..closeables import CloseableRegistry
-from ..landing import require_space
 from ..options import Configuration
 from ..report import CopyReport, Progress
 from ..request import CopyRequest, locate
@@ -62,7 +62,7 @@ class WireFileSystem:
         closeables.check()
         if not requests:
             return CopyReport()
-        require_space(requests)
+        _check_space(requests, self.name)
         limit = deadline if deadline is not None else self._access.transfer.deadline
         pool, endpoints = self._own()
         batch = Batch(requests, progress, limit, fail_fast)

@@ -11,6 +11,8 @@ from ..errors import Throttled, TransferError
 #: A store that says "slow down" is alive: it is asked more often than one that fails.
 _THROTTLE_FACTOR = 3
 _RETRY_AFTER_MOST = 30.0
+# An attempt that brought less than this is no progress: a connection that dies every kilobyte would be tried for ever.
+_PROGRESS = 256 << 10
 
 
 class Budget:
@@ -21,11 +23,12 @@ class Budget:
         self._seconds = seconds
         self._failures = 0
         self._throttled = 0
+        self._moved = 0
         self._first_failure = 0.0
 
-    def progressed(self) -> None:
-        """Bytes moved since the last failure: the next one counts anew, but not its time."""
-        self._failures = 0
+    def progressed(self, count: int) -> None:
+        """Bytes moved: after enough of them the next failure counts anew, but not its time."""
+        self._moved += count
 
     def delay(self, error: TransferError) -> float | None:
         """Seconds to wait before the next attempt; None: give up."""
@@ -36,6 +39,9 @@ class Budget:
         if isinstance(error, Throttled):
             self._throttled += 1
             return backoff(self._throttled - 1) if self._throttled <= self._retries * _THROTTLE_FACTOR else None
+        if self._moved >= _PROGRESS:
+            self._failures = 0
+        self._moved = 0
         self._failures += 1
         return backoff(self._failures - 1) if self._failures <= self._retries else None
 

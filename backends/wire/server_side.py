@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ..errors import IntegrityError, SourceChanged, TransferError
+from ..errors import IntegrityError, SourceChanged, TransferError, UnsupportedCopy
 from ..report import CopiedFile
 from ..request import CopyRequest, locate
-from ..s3_errors import store_error
 from .answers import copy_source, elements
 from .client import Order
 from .parts import ToObject, confirmed
 from .response import Head
+from .verify import differs, stored_sum
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -42,8 +42,7 @@ class ServerSideCopy(ToObject):
         self.add(self._start)
 
     async def _start(self) -> None:
-        if self._total is None or (self._etag is None and self._needs_parts()):
-            await self._look_at_source()
+        await self._look_at_source()
         if not self._needs_parts():
             self.add(self._copy_whole)
             return
@@ -64,7 +63,13 @@ class ServerSideCopy(ToObject):
         return (self._total or 0) - self.request.offset
 
     async def _look_at_source(self) -> None:
+        """Fix the version to copy, and compare it with the request while the destination is still untouched.
+
+        Raises:
+            IntegrityError: its size or checksum is not the request's.
+        """
         order = Order("HEAD", self._source.bucket, self._source.key)
+        order.headers["x-amz-checksum-mode"] = "ENABLED"
         if self._etag:
             order.unsigned["if-match"] = self._etag
         head, _ = await self.engine.client.ask(order)
@@ -73,6 +78,9 @@ class ServerSideCopy(ToObject):
             raise IntegrityError(f"{self.request.source} has {size} bytes instead of {self.request.size}")
         if size is not None and self.request.offset + (self.request.length or 0) > size:
             raise IntegrityError(f"{self.request.source} has {size} bytes: too few for the range that is wanted")
+        stored = stored_sum(head)
+        if stored is not None and self.request.crc64nvme is not None and not self._is_range():
+            differs(self.request.source, "CRC64NVME", stored, self.request.crc64nvme, 8)
         self._total = size
         self._etag = self._etag or head.headers.get("etag")
 
@@ -103,7 +111,7 @@ class ServerSideCopy(ToObject):
         _, body = await self.engine.client.ask(order)
         etag = elements(body).get("ETag")
         if not etag:
-            raise store_error("InternalError", "the copied part has no ETag", self.request.source)
+            raise UnsupportedCopy(f"{self.request.source}: the store cannot copy ranges by itself")
         self.part_done(index, etag, None)
 
     async def completed(self, _head: Head, body: bytes) -> None:
@@ -119,6 +127,7 @@ class ServerSideCopy(ToObject):
             raise IntegrityError(f"{self.request.destination} has {size} bytes instead of {self._expected()}")
         stored = head.headers.get("x-amz-checksum-crc64nvme") or answer.get("ChecksumCRC64NVME")
         verified = "crc64nvme" if confirmed(self.request.destination, self.request.crc64nvme, stored) else "size"
+        self.engine.moved(self.request, self._expected())
         self.ended = True
         self.engine.copied(
             CopiedFile(
@@ -138,6 +147,6 @@ class ServerSideCopy(ToObject):
         if not isinstance(error, SourceChanged) or not chosen or self._restarted or self.is_open:
             return False
         self._restarted = True
-        self._etag, self._total = None, self.request.size
+        self._etag = None
         self.add(self._start)
         return True

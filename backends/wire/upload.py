@@ -123,7 +123,6 @@ class Upload(ToObject):
         if total is not None:
             order.headers["x-amz-checksum-crc64nvme"] = to_base64(total)
         order.body, counted = self._body(0, self._length)
-        order.patience = self.engine.patience
         try:
             head, _ = await self.engine.client.ask(order)
         except BaseException:
