@@ -18,7 +18,7 @@ from statelift.transfer.checkpoint.metadata import CheckpointMetadata
 from statelift.transfer.checkpoint.store import CheckpointStore
 from statelift.transfer.cli import main
 from statelift.transfer.file_systems import FileSystems
-from statelift.transfer.handles import KeyGroupRange
+from statelift.transfer.handles import InMemoryHandle, KeyedStateHandle, KeyGroupRange, RelativeFileHandle, StateFile
 from statelift.transfer.keyed.database import KeyedState
 from statelift.transfer.uploader import StateUploader
 
@@ -100,6 +100,18 @@ def test_inspect_json_adds_up(run, written) -> None:
     assert sum(each["bytes"] for each in subtask["files"]) == subtask["bytes"] == found["bytes"]
     assert sum(each["files"] for each in found["places"].values()) == found["files"] == len(subtask["files"])
     assert {"shared", "inline"} <= set(found["places"])
+
+
+def test_a_file_that_subtasks_share_counts_once(run, tmp_path) -> None:
+    shared = StateFile("000001.sst", RelativeFileHandle("shared", "x", 1000, 1))
+    own = StateFile("CURRENT", InMemoryHandle(b"12345"))
+    states = tuple(KeyedStateHandle(KeyGroupRange(4 * i, 4 * i + 3), 8, "b", 2, (shared,), (own,)) for i in range(2))
+    with CheckpointStore(Configuration(environ={})) as store:
+        store.write(CheckpointLocation(f"{tmp_path}/job", 2), CheckpointMetadata(2, 8, 2, states))
+    found = json.loads(run("inspect", f"{tmp_path}/job/chk-2", "--json")[1])
+    assert (found["bytes"], found["files"]) == (1010, 3)
+    assert [each["bytes"] for each in found["subtasks"]] == [1005, 1005]
+    assert "size         0.99 KiB in 3 files" in run("inspect", f"{tmp_path}/job/chk-2")[1]
 
 
 def test_inspect_files_lists_each(run, written) -> None:

@@ -34,6 +34,7 @@ from statelift.backends.report import CopiedFile, CopyReport, Progress
 from statelift.backends.request import CopyRequest, locate
 from statelift.transfer import file_systems
 from statelift.transfer.file_systems import FileSystems
+from statelift.transfer.objects import Objects
 
 Act = Callable[[CopyRequest, CloseableRegistry], None]
 
@@ -476,3 +477,36 @@ def test_pickles_without_secrets_and_clients(backends) -> None:
     again = pickle.loads(data)
     assert again.backend == "sdk"
     assert again.choose("s3://b/a", "/b").name == "sdk"
+
+
+# ---------------------------------------------------------------- the real ones
+
+
+def test_what_s5cmd_cannot_name_goes_by_stream(moto_bucket, moto_configuration, tmp_path) -> None:
+    """A newline in a name would become a second command."""
+    names = ["plain", "new\nline"]
+    requests = [CopyRequest(f"s3://{moto_bucket}/{name}", f"{tmp_path}/{index}") for index, name in enumerate(names)]
+    with Objects(moto_configuration) as objects, FileSystems(moto_configuration, backend="s5cmd") as made:
+        for name in names:
+            objects.write(f"s3://{moto_bucket}/{name}", name.encode())
+        report = made.copy(requests)
+    assert report.methods == {"s5cmd": 1, "stream": 1}
+    assert [(tmp_path / str(index)).read_bytes() for index in range(2)] == [name.encode() for name in names]
+
+
+def test_one_batch_over_several_file_systems(s3, bucket, configuration, tmp_path) -> None:
+    (s3.root / bucket / "a").write_bytes(b"a")
+    (tmp_path / "b").write_bytes(b"b")
+    pairs = [
+        (f"s3://{bucket}/a", f"{tmp_path}/down"),
+        (f"{tmp_path}/b", f"s3://{bucket}/up"),
+        (f"{tmp_path}/b", f"{tmp_path}/beside"),
+        (f"s3://{bucket}/a", f"s3://{bucket}/across"),
+        (f"s3://{bucket}/missing", f"{tmp_path}/missing"),
+    ]
+    with FileSystems(configuration) as made, pytest.raises(CopyFailed, match="missing") as caught:
+        made.copy([CopyRequest(*pair) for pair in pairs], fail_fast=False)
+    assert [type(error) for error in caught.value.errors] == [SourceNotFound]
+    assert len(caught.value.done) == 4
+    assert sorted(each.name for each in (s3.root / bucket).iterdir()) == ["a", "across", "up"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["b", "beside", "down"]

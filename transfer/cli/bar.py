@@ -10,6 +10,7 @@ from typing import Any
 
 from ...backends.report import Progress
 from ...backends.request import CopyRequest
+from .text import size_text
 
 
 @contextmanager
@@ -54,7 +55,7 @@ class _Bar:
             progress.TextColumn("{task.description}"),
             progress.BarColumn(),
             progress.DownloadColumn(binary_units=True),
-            progress.TransferSpeedColumn(),
+            progress.TextColumn("{task.fields[rate]:>9}"),
             progress.TimeRemainingColumn(compact=True),
         )
 
@@ -66,7 +67,7 @@ class _Bar:
 
         bar: list[_Bar] = []
         shown = Counted(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8)
-        bar.append(cls(shown, shown.add_task(title, total=total)))
+        bar.append(cls(shown, shown.add_task(title, total=total, rate="")))
         return bar[0]
 
     def __call__(self, _request: CopyRequest, count: int) -> None:
@@ -74,4 +75,7 @@ class _Bar:
             self._bytes += count
 
     def show(self) -> None:
-        self.progress.update(self._task, completed=self._bytes)
+        task = self.progress.tasks[0]
+        # rich's own column counts in powers of 1000, unlike everything else here.
+        rate = f"{size_text(task.speed)}/s" if task.speed else ""
+        self.progress.update(self._task, completed=self._bytes, rate=rate)

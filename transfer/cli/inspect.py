@@ -66,12 +66,16 @@ def _files(state: KeyedStateHandle) -> tuple[StateFile, ...]:
 
 
 def _by_place(states: tuple[KeyedStateHandle, ...]) -> dict[str, tuple[int, int]]:
-    """(files, bytes) per place that holds any."""
+    """(files, bytes) per place that holds any; a file that several subtasks share counts once."""
     found: dict[str, tuple[int, int]] = {}
-    for state in states:
-        for file in _files(state):
-            count, size = found.get(place_of(file), (0, 0))
-            found[place_of(file)] = count + 1, size + file.size
+    seen: set[object] = set()
+    for file in (file for state in states for file in _files(state)):
+        place = place_of(file)
+        if place != _INLINE and file.handle in seen:
+            continue
+        seen.add(file.handle)
+        count, size = found.get(place, (0, 0))
+        found[place] = count + 1, size + file.size
     return {place: found[place] for place in _PLACES if place in found}
 
 
@@ -81,19 +85,19 @@ def _created(metadata: CheckpointMetadata) -> str:
 
 def _lines(location: CheckpointLocation, metadata: CheckpointMetadata, *, files: bool) -> Iterator[str]:
     places = _by_place(metadata.states)
-    count = sum(number for number, _ in places.values())
+    count, total = (sum(each) for each in zip((0, 0), *places.values(), strict=True))
     head = [
         ["checkpoint", str(location)],
         ["created", f"{_created(metadata)}, {metadata.kind}"],
         ["parallelism", f"{metadata.parallelism} (at most {metadata.max_parallelism})"],
-        ["size", f"{size_text(metadata.size)} in {count_text(count, 'file')}"],
+        ["size", f"{size_text(total)} in {count_text(count, 'file')}"],
         *(["", f"{size_text(size)} {place} in {number}"] for place, (number, size) in places.items()),
         *([key, value] for key, value in sorted(metadata.properties.items())),
     ]
     yield table_text(head)
     if metadata.states:
         yield ""
-        yield table_text(_subtask_rows(metadata), right=(0, 1, 2, 3))
+        yield table_text(_subtask_rows(metadata), right=range(4 + len(places)))
     if files:
         yield ""
         yield table_text(_file_rows(metadata), right=(0, 2))
@@ -128,6 +132,7 @@ def _path(file: StateFile) -> str:
 
 
 def _document(location: CheckpointLocation, metadata: CheckpointMetadata) -> dict[str, Any]:
+    places = _by_place(metadata.states)
     return {
         "ok": True,
         "checkpoint": str(location),
@@ -136,8 +141,8 @@ def _document(location: CheckpointLocation, metadata: CheckpointMetadata) -> dic
         "parallelism": metadata.parallelism,
         "max_parallelism": metadata.max_parallelism,
         "properties": dict(metadata.properties),
-        "bytes": metadata.size,
-        "files": sum(len(_files(state)) for state in metadata.states),
+        "bytes": sum(size for _, size in places.values()),
+        "files": sum(count for count, _ in places.values()),
         "places": _place_records(metadata.states),
         "subtasks": [_state_record(index, state) for index, state in enumerate(metadata.states)],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import textwrap
@@ -11,6 +12,8 @@ from ...backends.options import Declaration, declared, environment_name
 from ..file_systems import load_declarations
 from .arguments import add_output
 from .outcome import print_json
+
+_NARROWEST = 40  # columns of help that still read well
 
 
 def define(parser: argparse.ArgumentParser) -> None:
@@ -33,21 +36,29 @@ def markdown() -> str:
     """The table of the README."""
     load_declarations()
     rows = ["| key | default | |", "| --- | --- | --- |"]
-    return "\n".join([*rows, *(f"| `{each.key}` | {each.shown} | {each.help} |" for each in declared())])
+    return "\n".join(
+        [*rows, *(f"| `{each.key}` | {_plain(each.shown)} | {_plain(each.help)} |" for each in declared())]
+    )
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return re.sub(r"[|<*\\]", r"\\\g<0>", text)
 
 
 def _table(options: list[Declaration]) -> str:
+    """Three columns, a line each in a pipe; stacked on a terminal that is too narrow for that."""
     keys = max(len(each.key) for each in options)
     defaults = max(len(each.shown) for each in options)
-    indent = " " * (keys + defaults + 4)
-    width = shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else 0
-    lines = []
-    for each in options:
-        head = f"{each.key:{keys}}  {each.shown:{defaults}}  "
-        room = width - len(indent)
-        parts = textwrap.wrap(each.help, room) if room >= 20 else [each.help]
-        lines.append(head + f"\n{indent}".join(parts))
-    return "\n".join(lines)
+    indent = keys + defaults + 4
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1 << 16
+    if width - indent >= _NARROWEST:
+        return "\n".join(_row(f"{each.key:{keys}}  {each.shown:{defaults}}  ", each.help, width) for each in options)
+    return "\n".join(f"{each.key} = {each.shown}\n{_row('    ', each.help, width)}" for each in options)
+
+
+def _row(head: str, help: str, width: int) -> str:
+    return head + f"\n{' ' * len(head)}".join(textwrap.wrap(help, max(_NARROWEST, width - len(head))))
 
 
 def _record(option: Declaration) -> dict[str, object]:
