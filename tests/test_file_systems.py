@@ -34,7 +34,6 @@ from statelift.backends.report import CopiedFile, CopyReport, Progress
 from statelift.backends.request import CopyRequest, locate
 from statelift.transfer import file_systems
 from statelift.transfer.file_systems import FileSystems
-from statelift.transfer.objects import Objects
 
 Act = Callable[[CopyRequest, CloseableRegistry], None]
 
@@ -482,16 +481,16 @@ def test_pickles_without_secrets_and_clients(backends) -> None:
 # ---------------------------------------------------------------- the real ones
 
 
-def test_what_s5cmd_cannot_name_goes_by_stream(moto_bucket, moto_configuration, tmp_path) -> None:
+def test_what_s5cmd_cannot_name_goes_by_stream(s3, bucket, configuration, tmp_path) -> None:
     """A newline in a name would become a second command."""
     names = ["plain", "new\nline"]
-    requests = [CopyRequest(f"s3://{moto_bucket}/{name}", f"{tmp_path}/{index}") for index, name in enumerate(names)]
-    with Objects(moto_configuration) as objects, FileSystems(moto_configuration, backend="s5cmd") as made:
-        for name in names:
-            objects.write(f"s3://{moto_bucket}/{name}", name.encode())
+    for name in names:
+        (tmp_path / name).write_bytes(name.encode())
+    requests = [CopyRequest(f"{tmp_path}/{name}", f"s3://{bucket}/{index}") for index, name in enumerate(names)]
+    with FileSystems(configuration, backend="s5cmd") as made:
         report = made.copy(requests)
     assert report.methods == {"s5cmd": 1, "stream": 1}
-    assert [(tmp_path / str(index)).read_bytes() for index in range(2)] == [name.encode() for name in names]
+    assert [(s3.root / bucket / str(index)).read_bytes() for index in range(2)] == [name.encode() for name in names]
 
 
 def test_one_batch_over_several_file_systems(s3, bucket, configuration, tmp_path) -> None:
