@@ -280,7 +280,7 @@ def test_a_database_without_current_is_not_begun_anew(tmp_path):
 
 def _write_for_ever(state: KeyedState) -> None:
     for _ in range(100):
-        state.write((number % 128, b"%d" % number, os.urandom(1000)) for number in range(1000))
+        state.write((number % 128, os.urandom(8), os.urandom(1000)) for number in range(1000))
         state.flush()
 
 
