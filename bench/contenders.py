@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from .data import Object
 from .programs import find_rclone, find_s5cmd, first_line
@@ -72,6 +74,7 @@ class Contender:
     directions: frozenset[str] = frozenset({"download", "upload"})
 
 
+C_LOOP = Path(__file__).parent / "c_loop.c"
 BOTH = frozenset({"download", "upload"})
 ALL = BOTH | {"server-side"}
 
@@ -93,7 +96,8 @@ def _program(*command: str) -> Callable[[], str | None]:
 def _s5cmd(plan: Plan) -> list[str]:
     """As the original ran it: ``-r 0``, everything else by default."""
     orders = plan.scratch / "s5cmd.txt"
-    lines = (f"cp {shlex.quote(source)} {shlex.quote(destination)}\n" for source, destination in plan.pairs)
+    copy = "cp -c 1" if plan.connections else "cp"
+    lines = (f"{copy} {shlex.quote(source)} {shlex.quote(destination)}\n" for source, destination in plan.pairs)
     orders.write_text("".join(lines))
     more = ["--numworkers", str(plan.connections)] if plan.connections else []
     return [find_s5cmd() or "s5cmd", "-r", "0", *more, "run", str(orders)]
@@ -117,6 +121,24 @@ def _aws(plan: Plan) -> list[str]:
     return ["aws", "s3", "cp", "--recursive", "--only-show-errors", *sides]
 
 
+def _c_loop(plan: Plan) -> list[str]:
+    """The floor: blocking sockets, 1 MiB ``recv`` and ``write``, no signature, no check."""
+    program = plan.scratch / "c_loop"
+    if not program.exists():
+        subprocess.run(["gcc", "-O2", "-pthread", "-o", str(program), str(C_LOOP)], check=True, capture_output=True)
+    orders = plan.scratch / "c_loop.txt"
+    lines = (f"/{BUCKET}/{each.key}\t{each.size}\t{plan.directory / each.name}\n" for each in plan.objects)
+    orders.write_text("".join(lines))
+    url = urlsplit(plan.server.endpoint)
+    return [str(program), str(url.hostname), str(url.port), str(plan.connections or 4), str(orders)]
+
+
+def _no_c_loop() -> str | None:
+    if not C_LOOP.is_file():
+        return "its source is not there"
+    return None if first_line(["gcc", "--version"]) else "no C compiler is installed"
+
+
 def _installed(find: Callable[[], str | None], name: str) -> Callable[[], str | None]:
     return lambda: None if find() else f"{name} is not installed"
 
@@ -132,6 +154,7 @@ CONTENDERS = {
         Contender("s5cmd, through statelift", _python("s5cmd"), _installed(find_s5cmd, "s5cmd"), ALL),
         Contender("wire", _python("wire"), directions=ALL),
         Contender("wire, without checksums", _python("wire_unverified"), directions=ALL),
+        Contender("C loop", _c_loop, _no_c_loop, frozenset({"download"})),
         Contender("obstore", _python("obstore"), _module("obstore"), ALL),
         Contender("s3fs", _python("s3fs"), _module("s3fs"), ALL),
         Contender("rclone copy", _rclone, _installed(find_rclone, "rclone"), ALL),

@@ -18,6 +18,7 @@ PART = "copying"
 MEMORY = 512 << 20
 MAIN = ("s5cmd", "wire", "s5cmd, through statelift", "sdk", "sdk, CRT", "stream, parallel", "stream, one by one")
 PEERS = ("obstore", "s3fs", "rclone copy", "aws s3 cp")
+FLOOR = "C loop"
 FAST = ("s5cmd", "wire", "obstore")
 
 
@@ -51,9 +52,9 @@ def matrix(settings: Settings) -> list[Scenario]:
 def _everything(settings: Settings) -> list[Scenario]:
     large, small, huge = settings.large, settings.small, settings.huge
     down = [
-        Scenario("download", large, contenders=(*MAIN, *PEERS[:2]), main=True),
-        Scenario("download", small, contenders=(*MAIN, *PEERS[:2]), main=True),
-        Scenario("download", huge, contenders=(*MAIN[:4], *PEERS[:2])),
+        Scenario("download", large, contenders=(*MAIN, *PEERS[:2], FLOOR), main=True),
+        Scenario("download", small, contenders=(*MAIN, *PEERS[:2], FLOOR), main=True),
+        Scenario("download", huge, contenders=(*MAIN[:4], *PEERS[:2], FLOOR)),
         Scenario("download", large, "https", contenders=(*MAIN[:4], *PEERS[:2]), main=True),
         Scenario("download", small, "https", contenders=(*MAIN[:4], "obstore")),
         Scenario("download", huge, "https", contenders=FAST),

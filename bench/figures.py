@@ -94,11 +94,19 @@ def copying(results: Results, scenarios: Sequence[str], note: str, path: Path) -
         return None
     plt = _pyplot()
     rows = -(-len(chosen) // 2)
-    most = max(len(_counted(_in(results, "copying", name))) for name in chosen)
-    shape = {"figsize": (9.5, rows * (0.5 + 0.26 * most)), "squeeze": False, "layout": "constrained"}
-    figure, axes = plt.subplots(rows, min(2, len(chosen)), **shape)
-    for axis, name in zip(axes.flat, chosen, strict=False):
-        _copy_panel(axis, _in(results, "copying", name), name)
+    counts = [len(_counted(_in(results, "copying", name))) for name in chosen]
+    heights = [max(counts[start : start + 2]) + 1.4 for start in range(0, len(chosen), 2)]
+    figure, axes = plt.subplots(
+        rows,
+        min(2, len(chosen)),
+        figsize=(9.5, 0.28 * sum(heights)),
+        gridspec_kw={"height_ratios": heights},
+        squeeze=False,
+        layout="constrained",
+    )
+    most = [max(counts[index - index % 2 : index - index % 2 + 2]) for index in range(len(chosen))]
+    for axis, name, slots in zip(axes.flat, chosen, most, strict=False):
+        _copy_panel(axis, _in(results, "copying", name), name, slots)
     for axis in list(axes.flat)[len(chosen) :]:
         axis.set_visible(False)
     return _finish(
@@ -110,7 +118,7 @@ def _in(results: Results, part: str, scenario: str) -> list[Sample]:
     return [sample for sample in results.of(part) if sample.scenario == scenario]
 
 
-def _copy_panel(axis: Any, samples: list[Sample], title: str) -> None:
+def _copy_panel(axis: Any, samples: list[Sample], title: str, slots: int) -> None:
     names = _counted(samples)[::-1]
     walls = [_median(samples, name, lambda sample: sample.wall) for name in names]
     cpus = [_median(samples, name, lambda sample: sample.cpu) for name in names]
@@ -121,6 +129,8 @@ def _copy_panel(axis: Any, samples: list[Sample], title: str) -> None:
     for position, value in enumerate(walls):
         axis.text(value + max(walls) * 0.015, position, f"{value:.2f}", va="center", fontsize=8)
     axis.set_xlim(0, max(walls) * 1.12)
+    # Bars of one row of panels are equally thick, and begin at the top.
+    axis.set_ylim(len(names) - slots - 0.6, len(names) - 0.4)
     axis.set_title(title)
     _bare(axis)
     _label_ours(axis, names)
@@ -192,6 +202,8 @@ def _lines(axis: Any, samples: list[Sample], value: Callable[[Sample], float], l
         points = sorted(
             {sample.at for sample in samples if sample.contender == name and sample.at and not sample.failed}
         )
+        if not points:
+            continue
         medians = [_median([each for each in samples if each.at == point], name, value) for point in points]
         width = 2.4 if _is_ours(name) else 1.4
         axis.plot(points, medians, marker="o", markersize=3.5, linewidth=width, color=colors.get(name), label=name)
@@ -223,12 +235,19 @@ def neighbour(results: Results, note: str, path: Path) -> Path | None:
         at = [index + (number - (len(names) - 1) / 2) * 0.38 for index in range(len(points))]
         each = [[sample for sample in samples if sample.at == point] for point in points]
         kept = [_median(group, name, lambda sample: 100 * float(sample.phases.get("kept") or 0)) for group in each]
-        left.bar(at, kept, width=0.36, color=color, label=name)
-        right.bar(at, [_median(group, name, lambda sample: sample.wall) for group in each], width=0.36, color=color)
+        walls = [_median(group, name, lambda sample: sample.wall) for group in each]
+        left.bar_label(left.bar(at, kept, width=0.36, color=color, label=name), fmt="%.0f", fontsize=8)
+        right.bar_label(right.bar(at, walls, width=0.36, color=color), fmt="%.1f", fontsize=8)
+    for index, point in enumerate(points):
+        if point < 100:
+            promised = 100 - point
+            left.plot([index - 0.45, index + 0.45], [promised, promised], color=INK, linewidth=1, linestyle=":")
+    left.plot([], [], color=INK, linewidth=1, linestyle=":", label="what the limit promises")
+    left.set_ylim(0, 100)
     for axis, title in ((left, "neighbour keeps, % of the CPU"), (right, "restore takes, s")):
         axis.set_xticks(range(len(points)), [f"limit {point:g} %" if point < 100 else "no limit" for point in points])
         axis.set_title(title)
         axis.grid(axis="y", color="#eceef0")
         axis.set_axisbelow(True)
-    left.legend(fontsize=8)
+    left.legend(fontsize=8, loc="upper right")
     return _finish(figure, "A limited restore beside a busy neighbour on the same CPU", note, path)

@@ -119,6 +119,7 @@ def _copying(results: Results, drawn: dict[str, Path]) -> str:
     columns = [
         WALL,
         against("s5cmd", "against s5cmd", wall),
+        tables.middle("without start-up, s", inner),
         USER,
         SYSTEM,
         against("s5cmd", "CPU against s5cmd", cpu),

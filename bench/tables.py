@@ -56,7 +56,7 @@ def middle(head: str, value: Callable[[Sample], float]) -> Column:
 
     def text(samples: Sequence[Sample], name: str) -> str:
         found = spread(_of(samples, name), value)
-        return "-" if found is None else number(found.median)
+        return "-" if found is None or not found.high else number(found.median)
 
     return Column(head, text)
 
