@@ -44,6 +44,7 @@ from statelift.transfer.demo.s3_server import S3Server
 from .servers import fault_actions as actions
 from .servers.fault import Action, FaultServer, Rule
 from .servers.moto import MotoServer
+from .servers.tls import Certificates
 
 # A hang is a failure of the backend, not of the whole run.
 pytestmark = pytest.mark.timeout(60)
@@ -87,7 +88,7 @@ KINDS = [
     Kind("stream", "statelift.backends.stream", "StreamFileSystem"),
     Kind("sdk", "statelift.backends.sdk", "SdkFileSystem"),
     Kind("s5cmd", "statelift.s5cmd_integration", "S5cmdFileSystem", {"s3.s5cmd.path": s5cmd_path()}, quick=True),
-    Kind("wire", "statelift.backends.wire", "WireFileSystem", quick=True),
+    Kind("wire", "statelift.backends.wire.file_system", "WireFileSystem", {"wire.retry-time": "5s"}, quick=True),
 ]
 
 
@@ -372,6 +373,37 @@ def test_lasting_trouble_is_right_or_one_clear_error(
     if outcome.error:
         assert isinstance(outcome.only_error, kinds), repr(outcome.only_error)
     assert outcome.seconds < 30
+
+
+OVER_TLS = {
+    "reset in the body": get(actions.reset(after=100_001)),
+    "body truncated": get(actions.truncate(after=100_001)),
+    "stall in the body once": get(actions.stall(after=100_001)),
+    "closed after each answer without a word": get(actions.closing(announced=False), times=None),
+    "head split at every third byte": get(actions.split(3), times=None),
+    "slow body": get(actions.drip(60_000, every=0.05, body_only=True), times=None),
+}
+
+
+@pytest.mark.parametrize(("kind", "fault"), cases(OVER_TLS), indirect=["kind"])
+def test_passing_trouble_is_overcome_over_tls(
+    kind: Kind,
+    s3: S3Server,
+    s3_root: Path,
+    bucket: str,
+    tmp_path: Path,
+    certificates: Certificates,
+    warm: Callable[[Kind], None],
+    fault: str,
+) -> None:
+    warm(kind)
+    (s3_root / bucket / "key").write_bytes(SMALL)
+    with FaultServer(s3.endpoint, certificate=certificates.server) as server:
+        backend = kind.make({**s3.options, "s3.endpoint": server.endpoint, "s3.ca-bundle": str(certificates.authority)})
+        server.add(*fresh(OVER_TLS[fault]))
+        outcome = download(backend, server, f"s3://{bucket}/key", SMALL, tmp_path / "to")
+        assert outcome.error is None, outcome.error
+        assert any(rule.used for rule in server.rules), "the fault never struck"
 
 
 @pytest.mark.parametrize("checksum", [True, False], ids=["with checksum", "size only"])

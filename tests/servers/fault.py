@@ -176,14 +176,13 @@ class Exchange:
 
 
 def _is_gone(client: socket.socket) -> bool:
-    plain = socket.socket(fileno=client.fileno())
+    """Whether the peer closed; what it sent before (a TLS close_notify) may still be unread."""
+    poll = select.poll()
     try:
-        readable, _, _ = select.select([plain], [], [], 0)
-        return bool(readable) and plain.recv(1, socket.MSG_PEEK) == b""
-    except OSError:
+        poll.register(client, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+        return bool(poll.poll(0))
+    except (OSError, ValueError):
         return True
-    finally:
-        plain.detach()
 
 
 class FaultServer:
