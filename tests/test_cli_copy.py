@@ -359,8 +359,10 @@ def test_a_bar_on_a_terminal_and_none_in_a_pipe(place, tmp_path, terminal: bool)
         assert shown == b""
 
 
-@pytest.mark.parametrize("backend", ["auto", "stream", "s5cmd"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("backend", "number"),
+    [("auto", signal.SIGINT), ("stream", signal.SIGINT), ("s5cmd", signal.SIGINT), ("auto", signal.SIGTERM)],
+)
 def test_a_signal_ends_the_copy_in_order(place, s3, tmp_path, number: signal.Signals, backend: str) -> None:
     for index in range(3):
         place.put(f"p/{index}", make_bytes(4 << 20, index))

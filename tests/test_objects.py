@@ -166,3 +166,21 @@ def test_a_directory_in_the_way_is_a_destination_error(tmp_path) -> None:
     with pytest.raises(DestinationError, match="directory"):
         Objects(Configuration(environ={})).write(str(tmp_path / "d"), b"x")
     assert os.listdir(tmp_path) == ["d"]
+
+
+def test_one_failed_delete_keeps_no_other_from_being_tried(configuration, bucket, s3, tmp_path) -> None:
+    (s3.root / bucket / "a").write_bytes(b"x")
+    (tmp_path / "directory").mkdir()
+    for name in ("file", "b"):
+        (tmp_path / name).write_bytes(b"x")
+    uris = [
+        f"{tmp_path}/directory",
+        f"{tmp_path}/b",
+        "s3://no-such-bucket/a",
+        f"s3://{bucket}/a",
+        f"{tmp_path}/file/below",
+    ]
+    with Objects(configuration) as objects, pytest.raises(DestinationError, match=f"{tmp_path}/directory"):
+        objects.delete(uris)
+    assert sorted(os.listdir(tmp_path)) == ["directory", "file"]
+    assert not list((s3.root / bucket).iterdir())

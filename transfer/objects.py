@@ -7,7 +7,7 @@ import errno
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
@@ -101,13 +101,35 @@ class Objects:
         return self._store(prefix).list(prefix)
 
     def delete(self, uris: Iterable[str]) -> None:
-        """Delete objects, in batches where the store can. One that does not exist is no error."""
-        for store, group in groupby(uris, key=self._store):
-            store.delete(list(group))
+        """Delete objects, in batches where the store can. One that does not exist is no error.
+
+        All are tried; the first failure is raised after that.
+        """
+        with _first_of_many() as trying:
+            for store, group in groupby(uris, key=self._store):
+                with trying():
+                    store.delete(list(group))
 
     def close(self) -> None:
         """Release connections; the next call makes new ones."""
         self._s3.close()
+
+
+@contextlib.contextmanager
+def _first_of_many() -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
+    """Give a block for each of several tries; raise the first one's error once all were made."""
+    errors: list[TransferError] = []
+
+    @contextlib.contextmanager
+    def trying() -> Iterator[None]:
+        try:
+            yield
+        except TransferError as error:
+            errors.append(error)
+
+    yield trying
+    if errors:
+        raise errors[0]
 
 
 def _taken(uri: str) -> DestinationError:
@@ -181,10 +203,12 @@ class _S3Objects:
                     yield StoredObject(root + each["Key"], int(each["Size"]), each["LastModified"].timestamp())
 
     def delete(self, uris: Sequence[str]) -> None:
-        for bucket, group in groupby(sorted(map(locate, uris), key=str), key=lambda each: each.bucket):
-            keys = [each.key for each in group]
-            for start in range(0, len(keys), _DELETED_AT_ONCE):
-                self._delete(bucket, keys[start : start + _DELETED_AT_ONCE])
+        with _first_of_many() as trying:
+            for bucket, group in groupby(sorted(map(locate, uris), key=str), key=lambda each: each.bucket):
+                keys = [each.key for each in group]
+                for start in range(0, len(keys), _DELETED_AT_ONCE):
+                    with trying():
+                        self._delete(bucket, keys[start : start + _DELETED_AT_ONCE])
 
     def _delete(self, bucket: str, keys: Sequence[str]) -> None:
         try:
@@ -269,9 +293,10 @@ class _LocalObjects:
                     yield StoredObject(root + full, found.st_size, found.st_mtime)
 
     def delete(self, uris: Sequence[str]) -> None:
-        for uri in uris:
-            with writing(uri), contextlib.suppress(FileNotFoundError):
-                os.unlink(locate(uri).key)
+        with _first_of_many() as trying:
+            for uri in uris:
+                with trying(), writing(uri), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    os.unlink(locate(uri).key)
 
 
 def _link(staged: str, path: str, uri: str) -> None:
@@ -330,10 +355,11 @@ class _OtherObjects:
                     yield StoredObject(prefix + found[len(start) :], int(info["size"] or 0), _epoch(info))
 
     def delete(self, uris: Sequence[str]) -> None:
-        for uri in uris:
-            with _foreign(uri), contextlib.suppress(FileNotFoundError):
-                system, path = self._at(uri)
-                system.rm_file(path)
+        with _first_of_many() as trying:
+            for uri in uris:
+                with trying(), _foreign(uri), contextlib.suppress(FileNotFoundError):
+                    system, path = self._at(uri)
+                    system.rm_file(path)
 
 
 def _epoch(info: dict[str, Any]) -> float:
