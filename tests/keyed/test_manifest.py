@@ -43,6 +43,7 @@ def manifests(draw) -> Manifest:
 
 
 @given(manifests())
+@settings(max_examples=50)
 def test_what_is_written_is_read(manifest):
     assert parse(serialize(manifest)) == manifest
 
@@ -60,6 +61,7 @@ def test_a_record_may_start_anywhere_in_a_block(before_end, length):
 
 
 @given(manifests(), st.data())
+@settings(max_examples=50)
 def test_damage_is_noticed(manifest, data):
     document = bytearray(serialize(manifest))
     document[data.draw(st.integers(0, len(document) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -68,6 +70,7 @@ def test_damage_is_noticed(manifest, data):
 
 
 @given(manifests(), st.data())
+@settings(max_examples=50)
 def test_a_short_manifest_is_another_one_or_refused(manifest, data):
     document = serialize(manifest)
     cut = data.draw(st.integers(0, len(document) - 1))

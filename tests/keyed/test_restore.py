@@ -331,7 +331,7 @@ def test_a_cancelled_restore_leaves_nothing(filled, tmp_path):
 def test_a_deadline_that_has_passed_ends_the_restore(filled, tmp_path):
     plan = plan_restore(handles_of(filled.checkpoint()), KeyGroupRange(0, 63))
     with pytest.raises(CopyFailed):
-        restore(plan, filled.location, tmp_path / "target", filled.downloader, deadline=0.0)
+        restore(plan, filled.location, tmp_path / "target" / "below", filled.downloader, deadline=0.0)
     assert leftovers(tmp_path) == []
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -91,11 +91,28 @@ def restore(
     target = os.path.abspath(into)
     if os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise DestinationError(f"{target} exists already", remedy="restore into a new directory")
-    with writing(target), attempt_directory(os.path.dirname(target)) as attempt:
+    parent = os.path.dirname(target)
+    with writing(target), _parents_undone(parent), attempt_directory(parent) as attempt:
         run = _Restore(plan, location, downloader, closeables or CloseableRegistry(), attempt, progress, deadline)
         report = run()
         os.rename(run.workspace, target)
     return target, report
+
+
+@contextmanager
+def _parents_undone(directory: str) -> Iterator[None]:
+    """Remove again, if this block fails, the directories that were missing before it and are empty after it."""
+    missing = []
+    while not os.path.lexists(directory):
+        missing.append(directory)
+        directory = os.path.dirname(directory)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for each in missing:
+                os.rmdir(each)
+        raise
 
 
 class _Restore:
