@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .errors import UsageError
 
@@ -32,12 +33,13 @@ class Location:
         return f"{self.scheme}://{self.bucket}"
 
 
+@lru_cache(maxsize=1024)  # one request's two URIs are looked at half a dozen times
 def locate(uri: str) -> Location:
     """Parse ``s3://bucket/key`` (also ``s3a``, ``s3n``), ``file:///path``, a plain path, or any scheme.
 
     A plain path is local even when ``://`` stands further inside it.
     """
-    match = _URI.fullmatch(uri)
+    match = None if uri.startswith("/") else _URI.fullmatch(uri)
     if match is None:
         return Location("file", "", uri)
     scheme, rest = match[1].lower(), match[2]
