@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import random
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -209,7 +213,8 @@ def test_a_manifest_from_the_future_is_left_to_rocksdb(filled, parallelism):
     restored = filled.rescale(handles, parallelism)
     filled.check()
     assert all("has field 40; rows are copied" in report.fallbacks[0] for report in restored)
-    filled.rescale(handles_of(filled.checkpoint()), 1)
+    (again,) = filled.rescale(handles_of(filled.checkpoint()), 1)
+    assert again.fallbacks == ()  # files that were ingested have an identity and an epoch like any other
     filled.check()
 
 
@@ -326,6 +331,36 @@ def test_a_cancelled_restore_leaves_nothing(filled, tmp_path):
             progress=lambda request, count: closeables.close("enough"),
         )
     assert leftovers(tmp_path) == []
+
+
+_RESTORE_AND_HANG = """
+import pickle, sys, time
+from statelift.transfer.downloader import StateDownloader
+from statelift.transfer.file_systems import FileSystems
+from statelift.transfer.keyed.restore import restore
+plan, location, configuration = pickle.load(sys.stdin.buffer)
+
+def hang(request, count):
+    print("some bytes are here", flush=True)
+    time.sleep(600)
+
+restore(plan, location, sys.argv[1], StateDownloader(FileSystems(configuration)), progress=hang)
+"""
+
+
+def test_a_killed_restore_shows_nothing_and_is_swept_by_the_next(filled, tmp_path):
+    plan = plan_restore(handles_of(filled.checkpoint()), KeyGroupRange(0, 63))
+    parent = tmp_path / "restored"
+    command = [sys.executable, "-c", _RESTORE_AND_HANG, str(parent / "target")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        pickle.dump((plan, filled.location, filled.configuration), child.stdin)
+        child.stdin.close()
+        assert child.stdout.readline() == b"some bytes are here\n"
+        child.send_signal(signal.SIGKILL)
+        child.wait(10)
+    assert [name.startswith(".statelift") for name in os.listdir(parent)] == [True]
+    restore(plan, filled.location, parent / "target", filled.downloader)
+    assert os.listdir(parent) == ["target"]
 
 
 def test_a_deadline_that_has_passed_ends_the_restore(filled, tmp_path):
