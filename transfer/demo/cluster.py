@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import warnings
@@ -60,6 +59,7 @@ def local_cluster(
     home = _linked_home(directory / "spark")
     everything = {
         **_CONF,
+        **_all_executors(master),
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         **(conf or {}),
@@ -79,6 +79,12 @@ def local_cluster(
             yield _session(gateway, master, everything)
         finally:
             _stop(gateway)
+
+
+def _all_executors(master: str) -> dict[str, str]:
+    """Have the first job wait for every executor: else the early one gets all tasks."""
+    executors, cores, _ = (int(each) for each in master.removeprefix("local-cluster[").rstrip("]").split(","))
+    return {"spark.cores.max": str(executors * cores), "spark.scheduler.minRegisteredResourcesRatio": "1.0"}
 
 
 def _require_java() -> None:
@@ -149,26 +155,28 @@ def _session(gateway: Any, master: str, conf: Mapping[str, str]) -> SparkSession
 def _stop(gateway: Any) -> None:
     """Stop the session, the gateway and its Java process, and wait until the process has gone.
 
-    Executors are its children in effect: they end when the driver does, at the latest.
+    After an interrupted call any of it may fail, except that Java ends when its standard input
+    does. Executors end with it: they are its children.
     """
+    import psutil
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     process: subprocess.Popen[bytes] = gateway.proc
-    session = SparkSession.getActiveSession() if SparkContext._active_spark_context else None
-    with contextlib.suppress(Exception):
-        if session is not None:
-            session.stop()
-        elif SparkContext._active_spark_context is not None:
-            SparkContext._active_spark_context.stop()
-    with contextlib.suppress(Exception):
-        gateway.shutdown()
+    executors = psutil.Process(process.pid).children(recursive=True)
+    context = SparkContext._active_spark_context
+    for stop in (context.stop if context else None, gateway.shutdown, process.stdin.close if process.stdin else None):
+        with contextlib.suppress(Exception):
+            if stop:
+                stop()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-    if process.stdin is not None:
-        # The Java process ends when its standard input does.
-        process.stdin.close()
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
     try:
         process.wait(_EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
+    _, alive = psutil.wait_procs(executors, _EXIT_TIMEOUT)
+    for each in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql import Column, DataFrame, SparkSession
 
-ROW_BYTES = 1024
+ROW_BYTES = 1 << 10
 MAX_PARALLELISM = 128
-_RECEIPT_REPEATS = 7
+_RECEIPT_REPEATS = 8
 _SUMS = struct.Struct(">qq")
 _DIGESTS_AT_ONCE = 20_000
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ...backends.errors import BackendUnavailable
 from ...backends.options import Configuration
@@ -22,6 +21,7 @@ from ..spark import CheckpointReport, checkpoint, options_from, restore
 from .cluster import local_cluster
 from .events import MAX_PARALLELISM, ROW_BYTES, Payments, add, begin, check
 from .s3_server import S3Server, serve_s3
+from .signals import Signals
 from .table import Measured, table
 
 if TYPE_CHECKING:
@@ -64,10 +64,11 @@ def run(size: int = DEFAULT_SIZE, output: Path | None = None, *, stream: TextIO 
         BackendUnavailable: Java, PySpark or rclone is missing.
         IntegrityError: restored state differs from what the job computed.
     """
-    with _ended_by_signals(), _temporary_directory() as directory, serve_s3(directory / "s3" / "buckets") as server:
-        demo = _Demo(size, directory, server, stream or sys.stdout)
+    with Signals() as signals, _temporary_directory() as directory, serve_s3(directory / "s3" / "buckets") as server:
+        demo = _Demo(size, directory, server, stream or sys.stdout, signals)
         demo.say(f"S3 server (rclone) at {server.endpoint}; starting Spark: 2 executors of 1 core, 1 GiB each")
         with local_cluster(directory / "cluster") as spark:
+            signals.arm()
             measured = demo.run(spark)
     demo.say("done: nothing is left running\n")
     print(table(measured), file=demo.stream, flush=True)
@@ -91,34 +92,18 @@ def _temporary_directory() -> Iterator[Path]:
             time.sleep(0.2)
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Have SIGTERM end the block as Ctrl-C does, so that everything is cleaned up."""
-
-    def end(number: int, _frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    try:
-        before = signal.signal(signal.SIGTERM, end)
-    except ValueError:
-        # Only the main thread may handle signals.
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 @dataclass
 class _Demo:
     size: int
     directory: Path
     server: S3Server
     stream: TextIO
+    signals: Signals
     started: float = field(default_factory=time.monotonic)
 
     def say(self, line: str) -> None:
+        """Tell a person where we are; a good place to end, too."""
+        self.signals.check()
         print(f"{time.monotonic() - self.started:6.1f} s  {line}", file=self.stream, flush=True)
 
     def run(self, spark: SparkSession) -> list[Measured]:
