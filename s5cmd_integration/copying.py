@@ -116,6 +116,7 @@ class Copying:
         self._resume_at = 0.0
         self._copiers = 0
         self._settled: set[int] = set()
+        self._untold = {id(item) for item in items}
         self._began = datetime.now(UTC)
 
     def _count_workers(self, launch: Launch) -> int:
@@ -207,6 +208,7 @@ class Copying:
                 pause = self._pause_after(item, cause, error, attempt)
                 if pause is None:
                     self._settled.add(id(item))
+                    self._untold.discard(id(item))
                     self._record(error)
                     return
             else:
@@ -250,7 +252,12 @@ class Copying:
                 item.parts = upload_parts(item.size or 0, min(len(self._items), self._workers), self._connections)
             line = make_line(source, destination, item.parts, flags_of(item.kind, self._s3))
             run = await self._fleet.run_for(item.size)
-            return await run.copy(item, source, destination, line)
+            flight = run.tell(item, source, destination, line)
+            self._untold.discard(id(item))
+            if not self._untold:
+                # It ends when it has done what it has, and so shows which lines it lost.
+                self._fleet.finish()
+            return await run.result(flight)
         finally:
             self._free += 1
             self.loop.unpark(self._parked)

@@ -28,7 +28,7 @@ class Guard:
 
     def __init__(self, group: int) -> None:
         self._popen = subprocess.Popen(
-            [_SHELL, "-c", f"read -r _; kill -9 -- -{int(group)}"],
+            [_SHELL, "-c", f"read -r _; kill -9 -{int(group)}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

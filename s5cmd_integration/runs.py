@@ -107,22 +107,26 @@ class Run:
     def admits(self, size: int | None) -> bool:
         return not self.finishing and not self.over and self._quota.admits(size)
 
-    async def copy(self, item: Item, source: str, destination: str, line: bytes) -> Success:
-        """Give a line and wait for its result.
+    def tell(self, item: Item, source: str, destination: str, line: bytes) -> Flight:
+        """Give it a line."""
+        flight = Flight(item, source, destination, time.monotonic())
+        self._flights[source, destination] = flight
+        self._quota.take(item.size)
+        self._write(line)
+        return flight
+
+    async def result(self, flight: Flight) -> Success:
+        """Wait for the result of a line.
 
         Raises:
             CommandFailed: s5cmd says so.
             TransferError: it stood still, or s5cmd ended without a word of it.
         """
-        flight = Flight(item, source, destination, time.monotonic())
-        self._flights[source, destination] = flight
-        self._quota.take(item.size)
-        self._write(line)
         while flight.outcome is None:
             await self._loop.park(flight.parked)
         # A stalled line is still s5cmd's; and what is cancelled is looked at once more at the end.
         if not flight.stalled:
-            del self._flights[source, destination]
+            del self._flights[flight.source, flight.destination]
         if isinstance(flight.outcome, Exception):
             raise flight.outcome
         return flight.outcome
