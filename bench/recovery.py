@@ -30,26 +30,32 @@ class Scenario:
     job: Job
     after: int
     size: int
+    distant: bool = True
 
     @property
     def name(self) -> str:
-        return f"{self.job.parallelism} to {self.after}, {size_text(self.size)} of state"
+        store = "distant store" if self.distant else "store on this machine"
+        return f"{self.job.parallelism} to {self.after}, {size_text(self.size)} of state, {store}"
 
 
 def measure(settings: Settings, recorder: Recorder, servers: Servers) -> None:
-    with servers.serving() as server:
-        jobs = {each: _build(settings, server, each) for each in (1, 2)}
-        first = Scenario(jobs[1], 2, settings.state_bytes)
+    """From a store with S3's latency and rate per connection; the scale-out also without them."""
+    bucket = servers.root / BUCKET
+    jobs = {each: _build(settings, bucket, each) for each in (1, 2)}
+    with servers.serving(slow=True) as server:
         # A run that does not count brings programs and packages into the page cache.
-        restore_with("s5cmd, as the original", first, 0, settings, server)
+        restore_with("s5cmd, as the original", Scenario(jobs[1], 2, settings.state_bytes), 0, settings, server)
         for before, after in ((1, 2), (1, 1), (2, 1)):
             scenario = Scenario(jobs[before], after, settings.state_bytes)
             rounds = settings.rounds if (before, after) == (1, 2) else settings.few_rounds
             measure_one(scenario, settings, recorder, server, rounds)
+    with servers.serving() as server:
+        near = Scenario(jobs[1], 2, settings.state_bytes, distant=False)
+        measure_one(near, settings, recorder, server, settings.rounds)
 
 
-def _build(settings: Settings, server: Server, parallelism: int) -> Job:
-    return job_state.build(server.bucket, settings.scratch, size=settings.state_bytes, parallelism=parallelism)
+def _build(settings: Settings, bucket: Path, parallelism: int) -> Job:
+    return job_state.build(bucket, settings.scratch, size=settings.state_bytes, parallelism=parallelism)
 
 
 def available(scenario: str, recorder: Recorder) -> list[str]:
