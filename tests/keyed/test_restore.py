@@ -212,7 +212,7 @@ def test_a_manifest_from_the_future_is_left_to_rocksdb(filled, parallelism):
     handles = [_unknown(handle, filled) for handle in handles_of(filled.checkpoint())]
     restored = filled.rescale(handles, parallelism)
     filled.check()
-    assert all("has field 40; rows are copied" in report.fallbacks[0] for report in restored)
+    assert all("has field 40; RocksDB reads all" in report.fallbacks[0] for report in restored)
     (again,) = filled.rescale(handles_of(filled.checkpoint()), 1)
     assert again.fallbacks == ()  # files that were ingested have an identity and an epoch like any other
     filled.check()
@@ -330,6 +330,23 @@ def test_a_cancelled_restore_leaves_nothing(filled, tmp_path):
             closeables,
             progress=lambda request, count: closeables.close("enough"),
         )
+    assert leftovers(tmp_path) == []
+
+
+def test_straightening_can_be_cancelled(filled, tmp_path, monkeypatch):
+    filled.rescale(handles_of(filled.checkpoint()), 2)
+    filled.states[0].trim()
+    plan = plan_restore(handles_of(filled.checkpoint()), KeyGroupRange(0, 127))
+    closeables = CloseableRegistry()
+    compact = parts.compact_outside
+
+    def close_then_compact(*arguments) -> None:
+        closeables.close("enough")
+        compact(*arguments)
+
+    monkeypatch.setattr(parts, "compact_outside", close_then_compact)
+    with pytest.raises(CopyCancelled):
+        restore(plan, filled.location, tmp_path / "target", filled.downloader, closeables)
     assert leftovers(tmp_path) == []
 
 

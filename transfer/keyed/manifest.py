@@ -24,7 +24,7 @@ _IGNORABLE = 1 << 13  # tags above it carry one length-prefixed field and may be
 _BLOB_ADDITION, _BLOB_GARBAGE, _HISTORY_LOW = _IGNORABLE + 2, _IGNORABLE + 3, _IGNORABLE + 6
 
 # Tags of the fields that follow a new file.
-_END, _NEED_COMPACTION, _MIN_LOG_OF_FILE, _OLDEST_BLOB = 1, 2, 3, 4
+_END, _MIN_LOG_OF_FILE, _OLDEST_BLOB = 1, 3, 4
 _UNIQUE_ID, _EPOCH = 12, 13
 _LAST_KNOWN_FIELD = 15
 _MAX_SEQUENCE_RANGE_DELETION = ((1 << 56) - 1) << 8 | 0xF

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...backends.closeables import CloseableRegistry
-from ...backends.errors import CheckpointError
+from ...backends.errors import CheckpointError, TransferError
 from ..checkpoint.layout import CheckpointLocation
 from ..handles import KeyGroupRange, StateFile
 from .key_groups import key_bounds, prefix_of
@@ -92,30 +93,37 @@ class Part:
                     f"{size_listed} in the MANIFEST, {file.size} in the metadata"
                 )
 
-    def straighten(self, options: RocksOptions) -> bool:
-        """Rewrite the files that reach out of the wanted key groups. Returns whether that helped."""
+    def straighten(self, options: RocksOptions, closeables: CloseableRegistry) -> bool:
+        """Rewrite the files that reach out of the wanted key groups. Returns whether that helped.
+
+        Raises:
+            CopyCancelled: ``closeables`` was closed.
+        """
         if self.manifest is None:
             return False
         write_manifest(self.directory, self.manifest)
         bounds = bounds_of(self.plan.wanted, self.plan.handle.max_parallelism)
         database = open_rocksdb(self.directory, options, automatic=False)
-        with rocksdb_errors(self.directory):
-            try:
+        try:
+            with (
+                rocksdb_errors(self.directory),
+                contextlib.closing(database),
+                closeables.registered(lambda: database.cancel_all_background(False)),
+            ):
                 delete_outside(database, *bounds)
                 compact_outside(database, *bounds)
-            finally:
-                database.close()
+        except TransferError:
+            # A cancelled compaction, and the close after it, end with an error of RocksDB's.
+            closeables.check()
+            raise
         self.manifest = inside(read_manifest(self.directory), self.plan.wanted)
         return self.manifest is not None
 
     def copy_rows(self, database: Rdict, options: RocksOptions, closeables: CloseableRegistry) -> None:
         """Read the wanted rows one by one, and ingest them: right whatever the files look like."""
-        source = open_rocksdb(self.directory, options, read_only=True)
-        try:
+        with contextlib.closing(open_rocksdb(self.directory, options, read_only=True)) as source:
             found = rows(source, self.directory, *key_bounds(self.plan.wanted))
             ingest_rows(database, found, os.path.join(self.directory, "rows.sst"), options, closeables)
-        finally:
-            source.close()
 
 
 def bounds_of(key_groups: KeyGroupRange, max_parallelism: int) -> tuple[bytes, bytes, bytes]:

@@ -211,7 +211,7 @@ class _Restore:
             with self._phase("verify"):
                 part.understand(self.location, joined=len(self.parts) > 1)
         except UnknownManifest as error:
-            self.fallbacks.append(f"{part.name}: {error}; rows are copied")
+            self.fallbacks.append(f"{part.name}: {error}; RocksDB reads all of its files")
             with self._phase("transfer"):
                 self._download([(part, file) for file in part.other_files])
 
@@ -228,7 +228,11 @@ class _Restore:
     def _straighten(self) -> None:
         """Make every file of every part keep to the key groups that are wanted of the part."""
         for part in self.parts:
-            if part.manifest is not None and part.plan.reaches_out and not part.straighten(self.options):
+            if (
+                part.manifest is not None
+                and part.plan.reaches_out
+                and not part.straighten(self.options, self.closeables)
+            ):
                 self.fallbacks.append(f"{part.name}: files reach out after a compaction; rows are copied")
 
     def _assemble(self) -> None:
