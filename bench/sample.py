@@ -13,6 +13,8 @@ from .measure import Usage
 
 RESULTS = Path(__file__).parent / "results"
 LINES = RESULTS / "samples.jsonl"
+#: Quick figures are to look at, not to keep.
+QUICK_LINES = RESULTS / "quick" / "samples.jsonl"
 
 
 @dataclass(frozen=True)
@@ -132,11 +134,11 @@ class Results:
 
 def read(path: Path) -> Results:
     records = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    newest = {(record["part"], record["scenario"]): record["run"] for record in records if record["type"] == "sample"}
+    newest = {record["part"]: record["run"] for record in records if record["type"] == "sample"}
     for record in records:
         if record["type"] == "skipped":
-            newest.setdefault((record["part"], record["scenario"]), record["run"])
-    kept = [each for each in records if each["type"] != "run" and newest[each["part"], each["scenario"]] == each["run"]]
+            newest.setdefault(record["part"], record["run"])
+    kept = [each for each in records if each["type"] != "run" and newest[each["part"]] == each["run"]]
     runs = [record for record in records if record["type"] == "run" and record["run"] in set(newest.values())]
     return Results(
         runs,

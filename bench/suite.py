@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from . import machine
-from .sample import LINES, Recorder, Skipped
+from .sample import LINES, QUICK_LINES, Recorder, Skipped
 from .servers import Servers
 from .settings import Settings
 
@@ -32,16 +32,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = set(chosen) - set(PARTS)
     if unknown:
         _parser().error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    output = arguments.output or (QUICK_LINES if arguments.quick else LINES)
     scratch = Path(tempfile.mkdtemp(prefix="statelift-bench-", dir=arguments.directory))
     try:
         settings = _settings(arguments, scratch)
-        _run(chosen or settings.parts, settings, arguments.output)
+        _run(chosen or settings.parts, settings, output)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if not arguments.no_report:
         from .report import main as write_report
 
-        write_report([str(arguments.output)])
+        write_report([str(output)])
     return 0
 
 
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", metavar="PART,...", help=f"parts to run, of: {', '.join(PARTS)}")
     parser.add_argument("--rounds", type=int, help="counted rounds of every scenario")
     parser.add_argument("--directory", type=Path, help="disk to write to; by default the temporary directory's")
-    parser.add_argument("--output", type=Path, default=LINES, help="results file to add to")
+    parser.add_argument("--output", type=Path, help="results file to add to")
     parser.add_argument("--s3a", action="store_true", help="fetch Hadoop's S3 client from Maven Central, for Spark")
     parser.add_argument("--no-report", action="store_true", help="leave out the tables and plots")
     return parser

@@ -52,15 +52,17 @@ def test_failed_runs_do_not_count() -> None:
     assert ratios(samples, "s5cmd", "wire", lambda each: each.wall) is None
 
 
-def test_the_newest_run_of_a_scenario_is_reported(tmp_path: Path) -> None:
+def test_the_newest_run_of_a_part_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
-    Recorder(path, {"run": "1", "machine": MACHINE}).sample(sample("wire", 0, 7))
+    first = Recorder(path, {"run": "1", "machine": MACHINE})
+    first.sample(sample("wire", 0, 7))
+    first.sample(sample("wire", 0, 5, part="recovery"))
     other = Recorder(path, {"run": "2", "machine": MACHINE})
     other.sample(sample("wire", 0, 1))
     other.skipped(Skipped("copying", "upload", "aws s3 cp", "not installed"))
     found = read(path)
-    assert [each.wall for each in found.samples] == [1]
-    assert [each["run"] for each in found.runs] == ["2"]
+    assert [(each.part, each.wall) for each in found.samples] == [("recovery", 5), ("copying", 1)]
+    assert [each["run"] for each in found.runs] == ["1", "2"]
     assert found.skipped[0].reason == "not installed"
 
 
