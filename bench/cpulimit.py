@@ -22,7 +22,6 @@ from ..s5cmd_integration.cpulimit import CpuLimit, DutyCycle, ProgramLimit
 TOLERANCE = 0.15
 _SPIN = [sys.executable, "-SE", "-c", "while True: pass"]
 _WARM_UP = 1.0
-_PERCENTS = (25, 50, 75)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,9 @@ def _limiters_time(limited: int) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=5.0, help="per measurement")
-    seconds = parser.parse_args(arguments).seconds
-    shares = [measure(how, wanted, seconds=seconds) for how in limiters() for wanted in _PERCENTS]
+    parser.add_argument("--percent", type=int, nargs="+", default=[50], help="of one CPU")
+    given = parser.parse_args(arguments)
+    shares = [measure(how, wanted, seconds=given.seconds) for how in limiters() for wanted in given.percent]
     print(f"{'limiter':<10}{'wanted':>8}{'used':>8}{'limiter itself':>16}")
     for each in shares:
         mark = "" if each.holds else "  off by more than 15 %"
