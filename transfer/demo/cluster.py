@@ -71,12 +71,15 @@ def local_cluster(
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
-    with _environment(environment), warnings.catch_warnings():
+    with warnings.catch_warnings():
         # PySpark 4 warns of pandas 3, once per use.
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"pyspark\..*")
-        gateway = _launch(directory / "spark.log", master, everything)
+        with _environment(environment):
+            gateway = _launch(directory / "spark.log", master, everything)
         try:
-            yield _session(gateway, master, everything)
+            with _environment(environment):
+                session = _session(gateway, master, everything)
+            yield session
         finally:
             _stop(gateway)
 

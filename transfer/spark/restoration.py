@@ -15,6 +15,7 @@ from ...backends.options import Configuration
 from ...backends.report import CopyReport
 from ..checkpoint.metadata import encode
 from ..checkpoint.store import CheckpointStore
+from ..downloader import INLINE
 from ..file_systems import FileSystems
 from ..handles import key_groups_of
 from ..keyed.restore import plan_restore, restore
@@ -33,7 +34,7 @@ class Restored:
     Args:
         bytes: of all of the state's files, those that were reused included.
         bytes_reused: of files that this disk had.
-        method: the backends that moved the files, ``reuse`` where none had to.
+        method: the backends that moved files; ``reuse`` where none had to, ``inline`` where there are none.
         seconds: from the question to the state's being on the disk.
         cpu_seconds: of this process and the children that it has waited for.
         verified: the weakest check that any moved or reused file passed.
@@ -112,14 +113,14 @@ def local_store(configuration: Configuration, root: Path | None, key: str) -> Lo
 
 
 def _facts(copy: CopyReport) -> dict[str, Any]:
-    reused = sum(file.bytes for file in copy.files if file.method == REUSE)
     # Files from the metadata itself are checked with it.
-    files = [file for file in copy.files if file.method != "inline"]
-    methods = sorted({file.method for file in files} - {REUSE}) or [REUSE]
+    files = [file for file in copy.files if file.method != INLINE]
+    reused = sum(file.bytes for file in files if file.method == REUSE)
+    moving = sorted({file.method for file in files} - {REUSE})
     return {
         "files": len(copy.files),
         "bytes": copy.bytes,
         "bytes_reused": reused,
-        "method": "+".join(methods),
+        "method": "+".join(moving) or (REUSE if files else INLINE),
         "verified": min((file.verified for file in files), key=_CHECKS.index, default="crc64nvme"),
     }
