@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,8 @@ from statelift.transfer.file_systems import FileSystems
 from statelift.transfer.handles import InMemoryHandle, KeyedStateHandle, KeyGroupRange, RelativeFileHandle, StateFile
 from statelift.transfer.keyed.database import KeyedState
 from statelift.transfer.uploader import StateUploader
+
+from .servers.proxy import slow_proxy
 
 ROOT = Path(__file__).parent.parent
 MOST = 8
@@ -231,3 +235,27 @@ def test_the_command_as_a_user_runs_it(s3, written, tmp_path) -> None:
     done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0].split(", ")[0].endswith("files")
+
+
+def test_a_signal_ends_a_restore_in_order(s3, written, tmp_path) -> None:
+    into = tmp_path / "into"
+    options = {**s3.options, "transfer.threads": "1"}
+    with slow_proxy(s3.endpoint, rate=60_000) as endpoint:
+        options["s3.endpoint"] = endpoint
+        words = [word for key, value in options.items() for word in ("-c", f"{key}={value}")]
+        command = [
+            sys.executable,
+            "-m",
+            "statelift.transfer.cli",
+            *map(str, restore(f"{written[0]}/chk-1", into / "x")),
+        ]
+        child = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+        deadline = time.monotonic() + 30
+        while not into.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.5)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    assert (child.returncode, out) == (130, b"")
+    assert err.decode().startswith("statelift: interrupted by SIGINT")
+    assert not into.exists()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
 from ...backends.closeables import CloseableRegistry
 from ...backends.errors import CopyCancelled, CopyFailed
+from ...backends.report import CopiedFile
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -18,13 +19,13 @@ class Interrupted(KeyboardInterrupt):
     """A signal ended the command.
 
     Args:
-        done: how many files had been copied by then.
+        done: the files that had been copied by then.
     """
 
-    def __init__(self, number: int, done: int = 0) -> None:
+    def __init__(self, number: int, done: Sequence[CopiedFile] = ()) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
         self.code = 128 + number
-        self.done = done
+        self.done = tuple(done)
 
 
 @contextmanager
@@ -69,7 +70,7 @@ def closing_on_interrupt(closeables: CloseableRegistry) -> Iterator[None]:
         yield
     except (CopyCancelled, CopyFailed) as error:
         if received:
-            raise Interrupted(received[0], len(error.done)) from error
+            raise Interrupted(received[0], error.done) from error
         raise
     finally:
         for number, handler in before.items():

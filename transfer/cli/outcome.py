@@ -51,7 +51,7 @@ def _record(error: BaseException) -> dict[str, Any]:
 
 def print_failure(error: BaseException, **more: Any) -> None:
     """The document of a command that failed."""
-    done = error.done if isinstance(error, CopyFailed | CopyCancelled) else ()
+    done = error.done if isinstance(error, CopyFailed | CopyCancelled | Interrupted) else ()
     seconds = more.pop("seconds", 0.0)
     print_json({"ok": False, **more, **totals(done, seconds), "errors": error_records(error)})
 
@@ -77,7 +77,7 @@ def _complaint(error: BaseException) -> list[str]:
     if isinstance(error, CopyFailed):
         return _batch_complaint(error)
     if isinstance(error, Interrupted):
-        done = f" after {count_text(error.done, 'file')}" if error.done else ""
+        done = f" after {count_text(len(error.done), 'file')}" if error.done else ""
         return [f"statelift: {error}{done}"]
     if isinstance(error, TransferError | CopyCancelled):
         return [f"statelift: {error}"]
