@@ -98,7 +98,7 @@ def test_delete_ignores_what_is_not_there(place) -> None:
 
 
 def test_delete_in_batches(configuration, bucket, s3, monkeypatch) -> None:
-    monkeypatch.setattr("statelift.transfer.objects._DELETED_AT_ONCE", 10)
+    monkeypatch.setattr("statelift.transfer.s3_objects._DELETED_AT_ONCE", 10)
     for index in range(33):
         (s3.root / bucket / f"{index}").write_bytes(b"")
     with Objects(configuration) as objects:
