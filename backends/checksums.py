@@ -10,6 +10,7 @@ import base64
 import binascii
 import os
 import string
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeAlias
@@ -18,6 +19,8 @@ from .errors import UsageError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _READ = 1 << 20
+_AWSCRT_FROM = 4 << 30
+_summed = 0
 
 
 @cache
@@ -38,14 +41,24 @@ def _functions() -> tuple[Callable[[Buffer, int], int], Callable[[Buffer, int], 
     return crc64nvme, crc32c
 
 
+def _functions_for(size: int) -> tuple[Callable[[Buffer, int], int], Callable[[Buffer, int], int]]:
+    """The functions for ``size`` more bytes: loading awscrt takes 70 ms of CPU, which pays from some gigabytes on."""
+    global _summed
+    _summed += size
+    if _summed >= _AWSCRT_FROM or "awscrt.checksums" in sys.modules:
+        return _functions()
+    slow64, slow32 = _models()
+    return slow64.calc, slow32.calc
+
+
 def crc64nvme(data: Buffer, previous: int = 0) -> int:
     """CRC64NVME of ``data``, continuing from the checksum of what came before it."""
-    return _functions()[0](data, previous)
+    return _functions_for(len(data))[0](data, previous)
 
 
 def crc32c(data: Buffer, previous: int = 0) -> int:
     """CRC32C (Castagnoli, RFC 3720 B.4) of ``data``, continuing from ``previous``."""
-    return _functions()[1](data, previous)
+    return _functions_for(len(data))[1](data, previous)
 
 
 def crc64nvme_joined(first: int, second: int, second_length: int) -> int:

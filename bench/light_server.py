@@ -19,6 +19,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,17 @@ _BUFFER = 1 << 20
 _CHUNK = 4 << 20
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 _FOREVER = 1e12
+# AWS and Go's servers choose AES-128 of what a client offers; OpenSSL would choose what the client
+# names first, so that clients would be compared by their ciphers. Python's ssl cannot say it.
+_PREFERENCES = """
+openssl_conf = init
+[init]
+ssl_conf = modules
+[modules]
+system_default = defaults
+[defaults]
+Ciphersuites = TLS_AES_128_GCM_SHA256
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,11 +333,17 @@ def serve_light(
     command = [sys.executable, "-m", "statelift.bench.light_server", str(root), f"--delay={delay}", f"--rate={rate}"]
     if certificate:
         command += ["--certificate", str(certificate[0]), "--key", str(certificate[1])]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+    with tempfile.NamedTemporaryFile("w", suffix=".cnf") as preferences:
+        preferences.write(_PREFERENCES)
+        preferences.flush()
+        environment = {**os.environ, "OPENSSL_CONF": preferences.name}
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent, env=environment
+        )
+        line = child.stdout.readline() if child.stdout else ""
     try:
         if cpus and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(child.pid, cpus)
-        line = child.stdout.readline() if child.stdout else ""
         if not line:
             raise RuntimeError("the light server did not start")
         yield line.strip()

@@ -5,7 +5,6 @@ Element names are those of the AWS document "Amazon S3 API reference".
 
 from __future__ import annotations
 
-import email.utils
 import re
 import time
 from html import unescape
@@ -63,6 +62,8 @@ def retry_after(head: Head) -> float | None:
         return None
     if text.strip().isdigit():
         return float(text)
+    import email.utils
+
     parsed = email.utils.parsedate_tz(text)
     return max(0.0, email.utils.mktime_tz(parsed) - time.time()) if parsed else None
 

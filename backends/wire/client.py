@@ -12,8 +12,7 @@ import os
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..batch import backoff
@@ -427,23 +426,32 @@ class Client:
         return pieces
 
 
-@contextmanager
-def network(subject: str) -> Iterator[None]:
-    """Turn what the network raises in this block into errors of the tree."""
-    try:
-        yield
-    except TransferError:
-        raise
-    except TimeoutError as error:
-        raise StalledTransfer(f"{subject}: {error.args[0] if error.args else 'timed out'}") from error
-    except ssl.SSLError as error:
-        raise ConnectionFailed(f"{subject}: TLS: {error.reason or error}") from error
-    except BadResponse as error:
+class network:  # noqa: N801  read as a verb: with network(subject)
+    """Turns what the network raises in a block into errors of the tree. A class: half the cost of a generator."""
+
+    __slots__ = ("_subject",)
+
+    def __init__(self, subject: str) -> None:
+        self._subject = subject
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (OSError, BadResponse)) and not isinstance(error, TransferError):
+            raise _translated(error, self._subject) from error
+
+
+def _translated(error: OSError | BadResponse, subject: str) -> TransferError:
+    if isinstance(error, BadResponse):
         if "closed" in str(error):
-            raise ConnectionFailed(f"{subject}: {error}") from error
-        raise BackendError(f"{subject}: bad answer: {error}", transient=True) from error
-    except OSError as error:
-        raise ConnectionFailed(f"{subject}: {os.strerror(error.errno) if error.errno else error}") from error
+            return ConnectionFailed(f"{subject}: {error}")
+        return BackendError(f"{subject}: bad answer: {error}", transient=True)
+    if isinstance(error, TimeoutError):
+        return StalledTransfer(f"{subject}: {error.args[0] if error.args else 'timed out'}")
+    if isinstance(error, ssl.SSLError):
+        return ConnectionFailed(f"{subject}: TLS: {error.reason or error}")
+    return ConnectionFailed(f"{subject}: {os.strerror(error.errno) if error.errno else error}")
 
 
 def _sha256(body: FileBody) -> str:

@@ -39,6 +39,7 @@ from .upload import Upload
 
 _FIRST_WORKERS = 4
 _GROW_EVERY = 0.004
+_GROW_EVERY_TLS = 0.02  # a handshake costs a millisecond of CPU: sooner, and they would be most of the idling
 _IDLE_SHARE = 0.2
 _CLEANING_TIME = 5.0
 _CLEANING_TIME_CANCELLED = 0.5
@@ -256,7 +257,7 @@ class Engine:
         """Add connections for as long as the CPU idles while there is work: no number fits every network."""
         idle, since = self.loop.idle, time.monotonic()
         while self._workers < self._worker_limit() and self.schedule.waiting:
-            await self.loop.sleep(_GROW_EVERY)
+            await self.loop.sleep(_GROW_EVERY_TLS if self._tls else _GROW_EVERY)
             now = time.monotonic()
             share = (self.loop.idle - idle) / (now - since)
             if share > _IDLE_SHARE:

@@ -133,7 +133,8 @@ class Pool:
 
     def release(self, connection: Connection) -> None:
         """Keep a connection whose last answer was read to its end."""
-        if connection.tls is not None:
+        # Once per server: asking OpenSSL for the session costs a millisecond.
+        if connection.tls is not None and connection.server not in self._sessions:
             session = connection.tls.session
             if session is not None:
                 self._sessions[connection.server] = session

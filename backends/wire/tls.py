@@ -11,7 +11,7 @@ import contextlib
 import socket
 import ssl
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 _READ = 256 << 10
 _SEND = 256 << 10
@@ -101,10 +101,10 @@ class Tls:
 
     def _decrypt(self, buffer: memoryview, count: int) -> int:
         size = len(buffer)
-        read = self._object.read
+        read: Any = self._object.read
         try:
             while count < size:
-                got = cast(int, read(size - count, cast(bytearray, buffer[count:])))
+                got: Any = read(size - count, buffer[count:])
                 if got == 0:
                     self._ended = True
                     break

@@ -29,6 +29,9 @@ class Sums:
         """Append the sums of the bytes that follow."""
         if after.length == 0:
             return
+        if self.length == 0:
+            self.crc64nvme, self.crc32c, self.length = after.crc64nvme, after.crc32c, after.length
+            return
         if self.crc64nvme is not None and after.crc64nvme is not None:
             self.crc64nvme = crc64nvme_joined(self.crc64nvme, after.crc64nvme, after.length)
         if self.crc32c is not None and after.crc32c is not None:
