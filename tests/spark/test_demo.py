@@ -19,14 +19,20 @@ from statelift.transfer.demo.run import run
 
 pytestmark = pytest.mark.spark
 
-_PROGRAM = "import sys; from statelift.transfer.cli import main; sys.exit(main(sys.argv[1:]))"
+_COMMAND = "import sys; from statelift.transfer.cli import main; sys.exit(main(['demo', *sys.argv[1:]]))"
+_SHORTER = """
+import sys
+from pathlib import Path
+from statelift.transfer.demo.run import all_methods, run
+sys.exit(run(2 << 20, Path(sys.argv[1]), methods=all_methods()[3:]))
+"""
 
 
-def _start(mark: str, tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+def _start(program: str, mark: str, tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
     for name in ("tmp", "cwd"):
         (tmp_path / name).mkdir()
     return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, "demo", *arguments],
+        [sys.executable, "-c", program, *arguments],
         env={**os.environ, "TMPDIR": str(tmp_path / "tmp"), "STATELIFT_TEST_MARK": mark},
         cwd=tmp_path / "cwd",
         stdout=subprocess.PIPE,
@@ -63,14 +69,14 @@ def _left(tmp_path: Path) -> list[str]:
 
 def test_the_demo_ends_well_and_leaves_nothing(tmp_path: Path) -> None:
     mark, results = uuid.uuid4().hex, tmp_path / "results.json"
-    with _start(mark, tmp_path, "--size", "2m", "--output", str(results)) as demo:
+    with _start(_SHORTER, mark, tmp_path, str(results)) as demo:
         printed, _ = demo.communicate(timeout=170)
     assert demo.returncode == 0, printed
-    assert printed.count(" keys are right") >= 4
+    assert printed.count(" keys are right") >= 2
     assert "| s5cmd " in printed
     assert "WARN" not in printed
     rows = json.loads(results.read_text())["rows"]
-    assert [row["label"] for row in rows][:1] == ["stream, one file at a time"]
+    assert rows[0]["label"] == "s5cmd"
     assert all(row["bytes"] > 0 and row["seconds"] > 0 for row in rows)
     assert _all_gone(mark)
     assert _left(tmp_path) == []
@@ -80,7 +86,7 @@ def test_the_demo_ends_well_and_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     mark = uuid.uuid4().hex
-    with _start(mark, tmp_path, "--size", "16m") as demo:
+    with _start(_COMMAND, mark, tmp_path, "--size", "16m") as demo:
         assert demo.stdout is not None
         # By now Spark, its executors and the S3 server run, and the second job is on its way.
         line = next(line for line in demo.stdout if "checkpoint 1" in line)

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -41,7 +41,7 @@ class Method:
     options: Mapping[str, object]
 
 
-def methods() -> list[Method]:
+def all_methods() -> list[Method]:
     """The ways to compare, the slowest first."""
     return [
         Method("stream, one file at a time", {"transfer.backend": "stream", "stream.parallel": 1}),
@@ -52,13 +52,20 @@ def methods() -> list[Method]:
     ]
 
 
-def run(size: int = DEFAULT_SIZE, output: Path | None = None, *, stream: TextIO | None = None) -> int:
+def run(
+    size: int = DEFAULT_SIZE,
+    output: Path | None = None,
+    *,
+    stream: TextIO | None = None,
+    methods: Sequence[Method] | None = None,
+) -> int:
     """Run the demo. Returns the exit code 0; nothing is left running, nothing is left behind.
 
     Args:
         size: bytes of keyed state, about.
         output: a file for the results as JSON.
         stream: where a person reads what happens, by default standard output.
+        methods: to compare, by default all.
 
     Raises:
         BackendUnavailable: Java, PySpark or rclone is missing.
@@ -69,7 +76,7 @@ def run(size: int = DEFAULT_SIZE, output: Path | None = None, *, stream: TextIO 
         demo.say(f"S3 server (rclone) at {server.endpoint}; starting Spark: 2 executors of 1 core, 1 GiB each")
         with local_cluster(directory / "cluster") as spark:
             signals.arm()
-            measured = demo.run(spark)
+            measured = demo.run(spark, all_methods() if methods is None else methods)
     demo.say("done: nothing is left running\n")
     print(table(measured), file=demo.stream, flush=True)
     if output is not None:
@@ -106,7 +113,7 @@ class _Demo:
         self.signals.check()
         print(f"{time.monotonic() - self.started:6.1f} s  {line}", file=self.stream, flush=True)
 
-    def run(self, spark: SparkSession) -> list[Measured]:
+    def run(self, spark: SparkSession, methods: Sequence[Method]) -> list[Measured]:
         accounts = max(1, self.size // ROW_BYTES)
         first, second, third = 3 * accounts, 3 * accounts + accounts // 10, 3 * accounts + accounts // 5
         self._checkpoint(spark, 1, Payments(0, first, accounts), parallelism=1)
@@ -114,7 +121,7 @@ class _Demo:
         self._drop_local_state("job")
         with self._expected(spark, Payments(0, second, accounts)) as expected:
             self.say("restoring checkpoint 2 at parallelism 2, by each method, checking every key")
-            measured = [found for method in methods() if (found := self._measure(spark, method, expected))]
+            measured = [found for method in methods if (found := self._measure(spark, method, expected))]
         self._checkpoint(spark, 3, Payments(second, third, accounts), parallelism=2)
         self._drop_local_state("job")
         with self._expected(spark, Payments(0, third, accounts)) as expected:
