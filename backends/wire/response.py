@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 HEAD_LIMIT = 64 << 10
 _LINE_LIMIT = 4 << 10
-_LAST = 1 << 62
+_USUAL_HEAD = 2 << 10
 
 
 class BadResponse(Exception):
@@ -165,9 +165,11 @@ class ResponseReader:
 
     def _read_head(self, data: memoryview) -> memoryview:
         # Only what may still belong to the head is copied; the body stays where it is.
-        window = bytes(data[:HEAD_LIMIT])
-        text = self._line + window
+        text = self._line + bytes(data[:_USUAL_HEAD])
         end = text.find(b"\r\n\r\n")
+        if end < 0 and len(data) > _USUAL_HEAD:
+            text = self._line + bytes(data[: HEAD_LIMIT + 4])
+            end = text.find(b"\r\n\r\n")
         if end < 0:
             if len(text) > HEAD_LIMIT:
                 raise BadResponse(f"headers of more than {HEAD_LIMIT} bytes")
