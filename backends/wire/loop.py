@@ -275,7 +275,7 @@ class Loop:
             if self._interrupted is not None:
                 self.throw(self._interrupted)
                 raise self._interrupted
-            if self._tasks:
+            if len(self._tasks) > len(self._daemons):
                 self._poll()
             if self.brake is not None and (pause := self.brake()) > 0:
                 time.sleep(min(pause, 0.1))
