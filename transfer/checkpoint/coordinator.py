@@ -12,7 +12,9 @@ import json
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -110,6 +112,7 @@ class Coordinator:
         self._listeners: list[CheckpointListener] = []
         self._next_id = 1
         self._needs_full = False
+        self._held: Counter[int] = Counter()
         self._claimed: set[str] = set()
 
     def start(self) -> CompletedCheckpoint | None:
@@ -121,10 +124,12 @@ class Coordinator:
         with self._lock:
             self._epoch = Epoch.claim(self._objects, self.base, self._owner)
             for location in self._store.list(self.base):
-                _, metadata = self._store.read(location.directory)
+                found, metadata = self._store.read(location.directory)
+                self._next_id = max(self._next_id, location.checkpoint_id + 1)
+                if found.is_savepoint:
+                    continue  # its user's, though it lies here under a checkpoint's name
                 self._claimed.update(json.loads(metadata.properties.get(_CLAIMED, "[]")))
                 self._adopt(CompletedCheckpoint(location, metadata))
-                self._next_id = max(self._next_id, location.checkpoint_id + 1)
             self._subsume_old()
             return self.latest
 
@@ -136,8 +141,9 @@ class Coordinator:
         """
         location, metadata = self._store.read(checkpoint)
         with self._lock:
-            if location.base == self.base and location.checkpoint_id in self._completed:
-                return self._completed[location.checkpoint_id]
+            known = self._completed.get(location.checkpoint_id)
+            if known is not None and known.location == location:
+                return known
             restored = CompletedCheckpoint(location, metadata, deletable=mode is ClaimMode.CLAIM)
             self._next_id = max(self._next_id, metadata.checkpoint_id + 1)
             if mode is ClaimMode.NO_CLAIM:
@@ -309,6 +315,8 @@ class Coordinator:
 
     def _subsume_old(self) -> None:
         for number in sorted(self._completed)[: -self.retained]:
+            if self._held[number]:
+                continue
             subsumed = self._completed.pop(number)
             unused = self.registry.release(number)
             if subsumed.deletable:
@@ -318,6 +326,25 @@ class Coordinator:
             else:
                 self._deleter.submit(unused)
             self._tell("subsumed", number)
+
+    @contextmanager
+    def holding(self, checkpoint_id: int) -> Iterator[CompletedCheckpoint]:
+        """Keep a completed checkpoint for the length of this block, also where newer ones complete meanwhile.
+
+        Raises:
+            CheckpointError: it is not among those retained.
+        """
+        with self._lock:
+            held = self._completed.get(checkpoint_id)
+            if held is None:
+                raise CheckpointError(f"{self.base}: checkpoint {checkpoint_id} is not retained any more")
+            self._held[checkpoint_id] += 1
+        try:
+            yield held
+        finally:
+            with self._lock:
+                self._held[checkpoint_id] -= 1
+                self._subsume_old()
 
     def _exclusive(self, location: CheckpointLocation) -> list[str]:
         """Files of one checkpoint's own directory that no other checkpoint has taken over."""

@@ -4,6 +4,9 @@
 file; ``<base>/shared/`` what several checkpoints may use; ``<base>/taskowned/`` what the
 checkpoints use and never delete. Paths are kept relative to their directory, so that a whole
 base can be moved or copied elsewhere.
+
+A savepoint is a directory of any name that holds all of its files, ``_metadata`` among them: it is
+its own base.
 """
 
 from __future__ import annotations
@@ -39,10 +42,16 @@ class CopySource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLocation:
-    """One checkpoint below a base, which is a URI or an absolute local path without a slash at its end."""
+    """One checkpoint below a base, which is a URI or an absolute local path without a slash at its end.
+
+    Args:
+        checkpoint_id: of a savepoint, the checkpoint that it was made of.
+        is_savepoint: whether ``base`` is itself the directory, whatever its name.
+    """
 
     base: str
     checkpoint_id: int
+    is_savepoint: bool = False
 
     @classmethod
     def parse(cls, uri: str) -> CheckpointLocation:
@@ -51,18 +60,34 @@ class CheckpointLocation:
         Raises:
             CheckpointError: it names no checkpoint.
         """
-        absolute = os.path.abspath(uri) if locate(uri).is_local and "://" not in uri else uri
-        match = _DIRECTORY.fullmatch(absolute)
+        match = _DIRECTORY.fullmatch(_absolute(uri))
         if match is None or match["base"].endswith(":"):
             raise CheckpointError(f"{uri} is not a checkpoint's directory", remedy="name <base>/chk-<number>")
         return cls(match["base"], int(match["id"]))
+
+    @classmethod
+    def savepoint(cls, uri: str, checkpoint_id: int = 0) -> CheckpointLocation:
+        """The savepoint in a directory, which is named by itself or by its ``_metadata``.
+
+        Raises:
+            CheckpointError: it names no directory of a bucket or disk.
+        """
+        directory = re.sub(f"(/+{METADATA})?/*$", "", _absolute(uri))
+        if not locate(directory).key.strip("/") or directory.endswith(":"):
+            raise CheckpointError(f"{uri} names no directory", remedy="name <store>/<directory of the savepoint>")
+        return cls(directory, checkpoint_id, is_savepoint=True)
+
+    @classmethod
+    def named(cls, uri: str) -> CheckpointLocation:
+        """The checkpoint that a name like ``<base>/chk-<n>`` stands for, else the savepoint of any other name."""
+        return cls.parse(uri) if _DIRECTORY.fullmatch(_absolute(uri)) else cls.savepoint(uri)
 
     def __str__(self) -> str:
         return self.directory
 
     @property
     def directory(self) -> str:
-        return f"{self.base}/chk-{self.checkpoint_id}"
+        return self.base if self.is_savepoint else f"{self.base}/chk-{self.checkpoint_id}"
 
     @property
     def metadata(self) -> str:
@@ -104,6 +129,10 @@ class CheckpointLocation:
             return CopySource(f"{self.scope(handle.scope)}/{handle.path}", 0, None, handle.size)
         refuse_climbing(handle.uri, str(self), relative=False)
         return CopySource(handle.uri, 0, None, handle.size)
+
+
+def _absolute(uri: str) -> str:
+    return os.path.abspath(uri) if locate(uri).is_local and "://" not in uri else uri
 
 
 def refuse_climbing(path: str, name: str, *, relative: bool = True) -> None:

@@ -40,6 +40,8 @@ _MAGIC = "statelift-checkpoint"
 _HEAD = re.compile(rb"statelift-checkpoint ([1-9][0-9]*) (0|[1-9][0-9]*) ([0-9a-f]{16})\n")
 _LONGEST_HEAD = 80
 _ANOTHER = "use another checkpoint; this one cannot be restored"
+#: The kind of a snapshot that shares no file with any other and may be moved.
+SAVEPOINT = "savepoint"
 
 FileLike = FileHandle | RelativeFileHandle
 
@@ -50,7 +52,7 @@ class CheckpointMetadata:
 
     Args:
         states: of every subtask.
-        kind: ``incremental`` (may use older checkpoints' shared files) or ``full``.
+        kind: ``incremental`` (may use older checkpoints' shared files), ``full`` or ``savepoint``.
         created: seconds since 1970.
         properties: what the job wants to find again.
     """

@@ -14,7 +14,7 @@ from ...backends.options import Configuration
 from ...backends.request import locate
 from ..objects import Objects
 from .layout import METADATA, CheckpointLocation
-from .metadata import CheckpointMetadata, decode, encode
+from .metadata import SAVEPOINT, CheckpointMetadata, decode, encode
 
 
 class CheckpointStore:
@@ -32,13 +32,13 @@ class CheckpointStore:
         self.close()
 
     def read(self, checkpoint_uri: str) -> tuple[CheckpointLocation, CheckpointMetadata]:
-        """Location and metadata of ``<base>/chk-<n>``.
+        """Location and metadata of the checkpoint ``<base>/chk-<n>``, or of a savepoint in any directory.
 
         Raises:
             CheckpointNotFound: there is no such checkpoint.
             CheckpointError: its metadata is damaged, or is another checkpoint's.
         """
-        location = CheckpointLocation.parse(checkpoint_uri)
+        location = CheckpointLocation.named(checkpoint_uri)
         try:
             document = self.objects.read(location.metadata)
         except SourceNotFound as error:
@@ -47,6 +47,13 @@ class CheckpointStore:
                 remedy="check the name; a checkpoint without _metadata was never completed",
             ) from error
         metadata = decode(document, name=str(location))
+        if metadata.kind == SAVEPOINT:
+            return CheckpointLocation.savepoint(checkpoint_uri, metadata.checkpoint_id), metadata
+        if location.is_savepoint:
+            raise CheckpointError(
+                f"{location}: the metadata is that of a checkpoint, which keeps its place and name",
+                remedy=f"it belongs under chk-{metadata.checkpoint_id}, beside the files that it shares",
+            )
         if metadata.checkpoint_id != location.checkpoint_id:
             raise CheckpointError(
                 f"{location}: the metadata is that of checkpoint {metadata.checkpoint_id}",
