@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MIB = 1 << 20
-_HEAD = ("method", "wall s", "CPU s", "MiB/s", "ratio")
+_HEAD = ("method", "wall s", "CPU s", "MiB/s", "ratio", "CPU ratio")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Measured:
 
 
 def table(measured: Sequence[Measured]) -> str:
-    """A Markdown table; the ratio is the first row's wall time to each row's."""
+    """A Markdown table; the ratios are the first row's wall and CPU time to each row's."""
     rows = [_HEAD, *(_cells(each, measured[0]) for each in measured)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     lines = [_line(row, widths) for row in rows]
@@ -38,8 +38,9 @@ def table(measured: Sequence[Measured]) -> str:
 
 def _cells(each: Measured, first: Measured) -> tuple[str, ...]:
     speed = each.bytes / _MIB / each.seconds
-    ratio = first.seconds / each.seconds
-    return each.label, f"{each.seconds:.2f}", f"{each.cpu_seconds:.2f}", f"{speed:.0f}", f"{ratio:.1f}x"
+    ratios = first.seconds / each.seconds, first.cpu_seconds / each.cpu_seconds
+    cells = each.label, f"{each.seconds:.2f}", f"{each.cpu_seconds:.2f}", f"{speed:.0f}"
+    return *cells, *(f"{ratio:.1f}x" for ratio in ratios)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
