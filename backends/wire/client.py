@@ -103,11 +103,8 @@ class Exchange:
             return first
         if self.reader.done:
             return []
+        await self.ready()
         connection = self.connection
-        if connection.drained:
-            await connection.readable(time.monotonic() + SLICE)
-        else:
-            await self._client.loop.turn()
         try:
             count = connection.receive(self._client.buffer, self._client.scratch)
         except BlockingIOError:
@@ -117,6 +114,18 @@ class Exchange:
             self.reader.end()
             return []
         return self.reader.feed(self._client.buffer[:count])
+
+    async def ready(self) -> None:
+        """Wait a slice of time for something to come, with no piece outstanding."""
+        if self.connection.drained:
+            await self.connection.readable(time.monotonic() + SLICE)
+        else:
+            await self._client.loop.turn()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the rest of the body lies in the socket as it is."""
+        return not self._first and self.reader.is_plain and self.connection.tls is None
 
     async def read(self, limit: int = BODY_LIMIT) -> bytes:
         """The whole body, of which no more than ``limit`` bytes are kept."""

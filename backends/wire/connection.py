@@ -179,6 +179,8 @@ class Connection:
     def attach(self, loop: Loop) -> bool:
         """Enter a loop. Returns False where the peer has closed or sent something unasked."""
         if self._loop is not loop:
+            # It may idle in the loop of another thread's batch.
+            self.detach()
             self._loop = loop
             loop.add(self._fd)
         try:
@@ -247,12 +249,6 @@ class Connection:
         if low_water != self._low_water:
             self._plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
             self._low_water = low_water
-
-    def splice(self, pipe: int, count: int) -> int:
-        """Move what has come into a pipe, within the kernel."""
-        moved = os.splice(self._fd, pipe, count, flags=os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE)
-        self.drained = moved < count
-        return int(moved)
 
     # Sending.
 

@@ -12,7 +12,6 @@ from ..errors import (
     ConnectionFailed,
     IntegrityError,
     SourceChanged,
-    StalledTransfer,
     TransferError,
 )
 from ..landing import Landing, destination_error
@@ -20,7 +19,9 @@ from ..report import CopiedFile
 from ..request import CopyRequest, locate
 from .client import Exchange, Order, network
 from .response import Head
+from .splicing import Pipe, SpliceError
 from .verify import Sums, compare, differs, stored_sum, wanted
+from .watch import SlowTransfer
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _SPLIT_FACTOR = 2
+#: How often a part goes to another connection only because others are much faster.
+_HURRIES = 2
 
 
 class Superseded(TransferError):
@@ -227,6 +230,7 @@ class Range:
         self.stored: int | None = None
         self._skip = 0
         self._stops_early = False
+        self._hurries = _HURRIES
 
     @property
     def transfer(self) -> Download:
@@ -335,23 +339,52 @@ class Range:
     async def _receive(self, exchange: Exchange) -> None:
         download, reader, connection = self._download, exchange.reader, exchange.connection
         engine, fd = download.engine, download.staged().fd
-        watch = engine.watch()
+        watch = engine.watch(hurries=self._hurries)
         while not exchange.ended and not (self.left == 0 and self._stops_early):
             connection.expect(reader.left if self.left is None else min(reader.left, self.left))
-            pieces = await exchange.more()
-            if self.stale:
-                raise Superseded("superseded")
-            count = 0
-            for piece in pieces:
-                count += self._write(fd, piece)
-            watch.moved(count)
+            if engine.pipe is not None and exchange.is_plain and not self._skip and not self._stops_early:
+                count = await self._splice(engine.pipe, exchange, fd)
+            else:
+                pieces = await exchange.more()
+                if self.stale:
+                    raise Superseded("superseded")
+                count = 0
+                for piece in pieces:
+                    count += self._write(fd, piece)
+            try:
+                watch.moved(count)
+            except SlowTransfer:
+                self._hurries -= 1
+                raise
             if count:
                 self.budget.progressed(count)
                 engine.moved(download.request, count)
                 if engine.pace is not None and (pause := engine.pace.take(count)) > 0:
                     await engine.loop.sleep(pause)
                     watch.restart()
+        watch.ended()
         self._end(exchange)
+
+    async def _splice(self, pipe: Pipe, exchange: Exchange, fd: int) -> int:
+        await exchange.ready()
+        if self.stale:
+            raise Superseded("superseded")
+        connection, left = exchange.connection, exchange.reader.left
+        offset = self.start - self._download.request.offset + self.arrived
+        try:
+            count = pipe.move(connection.fd, fd, offset, left)
+        except BlockingIOError:
+            connection.drained = True
+            return 0
+        except SpliceError as error:
+            request = self._download.request
+            raise destination_error(error.error, request.destination, request) from error
+        if count == 0:
+            exchange.reader.end()
+        connection.drained = False
+        exchange.reader.passed(count)
+        self.arrived += count
+        return count
 
     def _write(self, fd: int, piece: memoryview) -> int:
         if self._skip:
@@ -391,33 +424,6 @@ class Range:
         if exchange.reader.excess and not self._stops_early:
             # The bytes that were promised are complete; what follows them is not the file's.
             exchange.head.keep_alive = False
-
-
-class Watch:
-    """Notices a part that stands still or crawls."""
-
-    def __init__(self, seconds: float, rate: float) -> None:
-        self._seconds = seconds
-        self._rate = rate
-        self.restart()
-
-    def restart(self) -> None:
-        self._since = time.monotonic()
-        self._count = 0
-
-    def moved(self, count: int) -> None:
-        """Report bytes, or none.
-
-        Raises:
-            StalledTransfer: too few in a window of time.
-        """
-        self._count += count
-        elapsed = time.monotonic() - self._since
-        if elapsed < self._seconds:
-            return
-        if self._count < self._rate * elapsed:
-            raise StalledTransfer(f"{self._count} bytes in {elapsed:.1f} s")
-        self.restart()
 
 
 def _tag(etag: str) -> str:

@@ -24,10 +24,10 @@ from ..request import CopyRequest, locate
 from ..s3_access import S3Access
 from ..transfer_options import TransferOptions
 from .client import Client
-from .download import Download, Watch
+from .download import Download
 from .endpoint import Endpoints
 from .journal import Journal, abort_abandoned
-from .limits import CpuLimit, LocalClock, Pace, SharedClock, state_directory
+from .limits import CpuLimit, LocalClock, Pace, SharedClock, free_descriptors, state_directory
 from .loop import Loop
 from .options import WireOptions
 from .parts import ToObject
@@ -35,7 +35,9 @@ from .pool import Pool
 from .retry import Budget
 from .schedule import Job, Schedule
 from .server_side import ServerSideCopy
+from .splicing import SUPPORTED, Pipe
 from .upload import Upload
+from .watch import Rates, SlowTransfer, Watch
 
 _FIRST_WORKERS = 4
 _GROW_EVERY = 0.004
@@ -44,6 +46,9 @@ _IDLE_SHARE = 0.2
 _CLEANING_TIME = 5.0
 _CLEANING_TIME_CANCELLED = 0.5
 _PATIENCE_FACTOR = 4
+# A worker has a socket, a file, and a share of the staging directories' descriptors.
+_DESCRIPTORS_EACH = 3
+_DESCRIPTORS_KEPT = 64
 
 
 class _Finished(BaseException):
@@ -82,9 +87,13 @@ class Engine:
         self._settled: set[int] = set()
         self._workers = 0
         self._tls = endpoints.uses_tls
+        self._rates = Rates()
         self._numbers = 0
+        self._descriptors = max(_DESCRIPTORS_EACH, free_descriptors() - _DESCRIPTORS_KEPT)
         self._uploads = False
         self._clocks: list[SharedClock] = []
+        splices = options.splice and not self.transfer.verify and not endpoints.uses_tls
+        self.pipe = Pipe() if splices and SUPPORTED else None
         self._files: set[Upload] = set()
         self._with_parts: set[ToObject] = set()
         self._state_directory = state_directory(options.state_directory)
@@ -132,8 +141,10 @@ class Engine:
     def budget(self) -> Budget:
         return Budget(self.transfer.retries, self.options.retry_time)
 
-    def watch(self) -> Watch:
-        return Watch(self.transfer.stall_timeout, self.options.minimum_rate)
+    def watch(self, *, hurries: int) -> Watch:
+        # Under a limit of our own a low rate says nothing of the connection.
+        fair = hurries > 0 and self.pace is None and self.loop.brake is None
+        return Watch(self.transfer.stall_timeout, self.options.minimum_rate, self._rates, hurries=fair)
 
     def moved(self, request: CopyRequest, count: int) -> None:
         if self._batch.progress is not None:
@@ -195,6 +206,8 @@ class Engine:
         self.journal.close()
         for clock in self._clocks:
             clock.close()
+        if self.pipe is not None:
+            self.pipe.close()
 
     def _run(self) -> None:
         self._begin()
@@ -251,7 +264,7 @@ class Engine:
             self.loop.spawn(self._work())
 
     def _worker_limit(self) -> int:
-        return self.options.connection_limit(tls=self._tls)
+        return min(self.options.connection_limit(tls=self._tls), self._descriptors // _DESCRIPTORS_EACH)
 
     async def _grow(self) -> None:
         """Add connections for as long as the CPU idles while there is work: no number fits every network."""
@@ -281,7 +294,7 @@ class Engine:
         """Decide what a job's error means: nothing, another attempt, or the end of its transfer."""
         if job.stale or job.transfer.recover(job, error):
             return
-        delay = job.budget.delay(error)
+        delay = 0.0 if isinstance(error, SlowTransfer) else job.budget.delay(error)
         if delay is None:
             job.transfer.fail(error)
         else:

@@ -112,6 +112,18 @@ class Slots:
             os.close(token)
 
 
+def free_descriptors() -> int:
+    """Descriptors that this process may still open."""
+    import resource
+
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        used = len(os.listdir("/dev/fd"))
+    except OSError:
+        used = 0
+    return soft - used if soft != resource.RLIM_INFINITY else 1 << 20
+
+
 def state_directory(configured: Path | None) -> Path:
     """Where processes of one user on this host meet."""
     return configured or Path(tempfile.gettempdir()) / f"statelift-{os.getuid()}"

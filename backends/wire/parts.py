@@ -52,7 +52,8 @@ class ToObject:
         self.engine = engine
         self.request = request
         self.target = locate(request.destination)
-        self.weight = request.expected or 0
+        # Unknown sizes come first: they may be large.
+        self.weight = request.expected if request.expected is not None else 1 << 62
         self.number = engine.number()
         self.ended = False
         self._intent = 0

@@ -131,6 +131,17 @@ class ResponseReader:
             data = self._consume(data, pieces)
         return pieces
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether what comes next is nothing but ``left`` bytes of the body."""
+        return self._state is _State.LENGTH
+
+    def passed(self, count: int) -> None:
+        """Bytes of a plain body went another way than through `feed`."""
+        self.left -= count
+        if self.left == 0:
+            self._finish()
+
     def end(self) -> None:
         """The peer closed.
 

@@ -34,6 +34,8 @@ def chunked(body: bytes, sizes: list[int]) -> bytes:
 
 
 BODIES = st.binary(max_size=300)
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 CUTS = st.lists(st.integers(1, 900), max_size=30)
 INTERIM = st.sampled_from([b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 102 Wait\r\na: b\r\n\r\n" * 2])
 
