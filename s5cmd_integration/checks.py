@@ -5,7 +5,7 @@ s5cmd sends no ``If-Match`` and looks at no checksum, so
 * a download is one request, hence one version of the object, unless its request carries a checksum
   or the ETag is compared before and after;
 * a download whose request carries no checksum is compared with what the store keeps, if it keeps one:
-  one HEAD, 0.2 ms of CPU beside the 1.4 ms of the copy;
+  one HEAD, 0.06 ms of CPU beside the 1.2 ms of the copy;
 * an upload's source is checked before, and must be unchanged after; the store is asked for the size,
   and for the checksum, of what arrived. On the way S3 itself checks the MD5 and SHA-256 that s5cmd sends;
 * a copy within the store is compared with the source's size and checksum.
@@ -29,7 +29,7 @@ from .items import Item, open_source
 from .output import Success
 from .store import Facts, Store
 
-_READ = 1 << 20
+_READ = 256 << 10
 #: Bytes that are summed before the loop's other tasks have their turn: 10 ms.
 _TURN = 32 << 20
 #: s5cmd gives every file this mode, whatever the umask.
@@ -224,8 +224,8 @@ class Checks:
     async def _sum(self, fd: int, sums: Sums) -> Sums:
         if not self._buffer:
             self._buffer = memoryview(bytearray(_READ))
-        next_turn = _TURN
-        while count := os.preadv(fd, [self._buffer], sums.length):
+        size, next_turn = os.fstat(fd).st_size, _TURN
+        while sums.length < size and (count := os.preadv(fd, [self._buffer], sums.length)):
             sums.update(self._buffer[:count])
             if sums.length >= next_turn:
                 next_turn += _TURN

@@ -6,13 +6,10 @@ can only come when this process dies.
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from ..backends.batch import as_error_of, backoff
 from ..backends.closeables import CloseableRegistry
@@ -35,11 +32,11 @@ from .command import DOWNLOAD, UPLOAD, Launch, flags_of, make_line, uri_of
 from .failures import error_of, says_expired
 from .fleet import Fleet
 from .items import Item, make_items
+from .leftovers import Leftovers
 from .output import Success
-from .runs import CommandFailed, Flight
+from .runs import CommandFailed
 from .tuning import connections_for, descriptor_limit, download_parts, upload_parts, workers_for
 
-_LOG = logging.getLogger(__name__)
 NAME = "s5cmd"
 #: Coroutines per line in flight: while some check what has arrived, others keep s5cmd busy.
 _COPIERS_PER_SLOT = 2
@@ -116,8 +113,8 @@ class Copying:
         self._resume_at = 0.0
         self._copiers = 0
         self._settled: set[int] = set()
+        self._leftovers = Leftovers(self.loop, self._checks, lambda item: id(item) in self._settled, self._succeed)
         self._untold = {id(item) for item in items}
-        self._began = datetime.now(UTC)
 
     def _count_workers(self, launch: Launch) -> int:
         chosen = launch.s5cmd.args.value("numworkers")
@@ -146,7 +143,8 @@ class Copying:
             finally:
                 self.loop.throw(_Finished())
                 self._fleet.end()
-                self._clean_up(cancelled=cancelled)
+                limit = _CLEANING_TIME_CANCELLED if cancelled else _CLEANING_TIME
+                self._leftovers.clean(self._fleet.ended, count=not cancelled, seconds=limit)
             if late:
                 self._fail_the_rest()
 
@@ -317,44 +315,3 @@ class Copying:
         count, item.reported = total - item.reported, total
         if count and self._batch.progress is not None:
             self._batch.progress(item.request, count)
-
-    # The end.
-
-    def _clean_up(self, *, cancelled: bool) -> None:
-        """Remove what ended processes left at the store, and count what they had done all the same."""
-        flights = [flight for run in self._fleet.ended for flight in run.flights]
-        written = [] if cancelled else [each for each in flights if self._is_written(each)]
-        unfinished = [item for run in self._fleet.ended for item in run.unfinished_uploads]
-        if not written and not unfinished:
-            return
-        self.loop.clear_interrupt()
-        for flight in written:
-            self.loop.spawn(self._count_written(flight))
-        for item in unfinished:
-            self.loop.spawn(self._abort(item))
-        limit = _CLEANING_TIME_CANCELLED if cancelled else _CLEANING_TIME
-        self.loop.spawn_daemon(self._stop_cleaning(limit))
-        with contextlib.suppress(_Finished):
-            self.loop.run()
-
-    def _is_written(self, flight: Flight) -> bool:
-        return (
-            flight.item.kind != DOWNLOAD
-            and isinstance(flight.outcome, Success)
-            and id(flight.item) not in self._settled
-        )
-
-    async def _count_written(self, flight: Flight) -> None:
-        if isinstance(flight.outcome, Success):
-            with contextlib.suppress(TransferError):
-                self._succeed(flight.item, await self._checks.after(flight.item, flight.outcome))
-
-    async def _abort(self, item: Item) -> None:
-        try:
-            await self._checks.store.abort_uploads(item.destination, self._began)
-        except TransferError as error:
-            _LOG.warning("a multipart upload of %s may be left: %s", item.request.destination, error)
-
-    async def _stop_cleaning(self, seconds: float) -> None:
-        await self.loop.sleep(seconds)
-        self.loop.interrupt(_Finished())

@@ -9,6 +9,7 @@ first still finishes what it has: no barrier between batches, and one slow file 
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -22,6 +23,7 @@ from .masking import Masker
 from .process import Process
 from .runs import Flight, Quota, Run
 
+_LOG = logging.getLogger(__name__)
 _CREDENTIALS_TIMEOUT = 60.0
 _NAP = 0.25
 _GRACE = 0.2
@@ -85,6 +87,7 @@ class Fleet:
         secrets = (credentials.access_key, credentials.secret_key, credentials.token) if credentials else ()
         options = self._launch.s5cmd
         process = Process(self._launch.argv(self._workers), environment)
+        _LOG.debug("started %s with pid %d", " ".join(self._launch.argv(self._workers)), process.pid)
         quota = Quota(options.batch_max_files, options.batch_max_size)
         run = Run(self._loop, process, quota, Masker(secrets), self._end_of)
         self.alive.append(run)

@@ -97,7 +97,6 @@ class Run:
         self._flushing = False
         self.finishing = False
         self.over = False
-        self.began = time.time()
         self.unfinished_uploads: list[Item] = []
         for fd in self._watched:
             loop.spawn_daemon(self._read(fd))
