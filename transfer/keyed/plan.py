@@ -10,6 +10,8 @@ from ..handles import KeyedStateHandle, KeyGroupRange, StateFile
 from .key_groups import key_groups_between
 
 FORMAT = "rocksdb"
+#: Rows of a canonical savepoint.
+PARQUET = "parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,16 @@ class RestorePlan:
 
     @property
     def method(self) -> str:
-        """``empty``, ``reopen`` (as it was), ``clip`` (a part of one database) or ``compose`` (one out of several)."""
+        """How the database comes about.
+
+        ``empty``, ``reopen`` (as it was), ``clip`` (a part of one database), ``compose`` (one out of
+        several) or ``rows`` (of a canonical savepoint).
+        """
         sources = self.sources
         if not sources:
             return "empty"
+        if sources[0].handle.format == PARQUET:
+            return "rows"
         if len(sources) > 1:
             return "compose"
         return "reopen" if sources[0].handle.key_groups == self.key_groups else "clip"
@@ -123,8 +131,10 @@ def _common_maximum(states: Sequence[KeyedStateHandle]) -> int:
     if not states:
         raise CheckpointError("the checkpoint has no keyed state")
     for state in states:
-        if state.format != FORMAT:
+        if state.format not in {FORMAT, PARQUET}:
             raise CheckpointError(f"chk-{state.checkpoint_id}: keyed state of the unknown format {state.format!r}")
+    if len({state.format for state in states}) > 1:
+        raise CheckpointError(f"chk-{states[0].checkpoint_id}: subtasks disagree on the format of keyed state")
     maxima = {state.max_parallelism for state in states}
     if len(maxima) > 1:
         raise CheckpointError(f"chk-{states[0].checkpoint_id}: subtasks disagree on max_parallelism: {sorted(maxima)}")

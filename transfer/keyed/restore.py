@@ -93,10 +93,18 @@ def restore(
         raise DestinationError(f"{target} exists already", remedy="restore into a new directory")
     parent = os.path.dirname(target)
     with writing(target), _parents_undone(parent), attempt_directory(parent) as attempt:
-        run = _Restore(plan, location, downloader, closeables or CloseableRegistry(), attempt, progress, deadline)
+        kind = _rows_restore() if plan.method == "rows" else StateRestore
+        run = kind(plan, location, downloader, closeables or CloseableRegistry(), attempt, progress, deadline)
         report = run()
         os.rename(run.workspace, target)
     return target, report
+
+
+def _rows_restore() -> type[StateRestore]:
+    """Imported late: it builds on this module, and needs pyarrow."""
+    from ..savepoint.loading import RowsRestore
+
+    return RowsRestore
 
 
 @contextmanager
@@ -115,7 +123,9 @@ def _parents_undone(directory: str) -> Iterator[None]:
         raise
 
 
-class _Restore:
+class StateRestore:
+    """One restore, in a workspace that becomes the database's directory."""
+
     def __init__(
         self,
         plan: RestorePlan,
@@ -294,4 +304,4 @@ def _is_table(file: CopiedFile) -> bool:
     return file.request.destination.endswith(".sst")
 
 
-__all__ = ["FilePlan", "PartPlan", "RestorePlan", "RestoreReport", "plan_restore", "restore"]
+__all__ = ["FilePlan", "PartPlan", "RestorePlan", "RestoreReport", "StateRestore", "plan_restore", "restore"]
