@@ -57,9 +57,11 @@ def local_cluster(
     """
     _require_java()
     home = _linked_home(directory / "spark")
+    (directory / "tmp").mkdir()
     everything = {
         **_CONF,
         **_all_executors(master),
+        "spark.executorEnv.TMPDIR": str(directory / "tmp"),
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         **(conf or {}),
