@@ -1,4 +1,14 @@
-"""Copies by an s5cmd child process: fast, native, and watched."""
+"""Copies by s5cmd child processes: fast, native, watched, and checked.
+
+::
+
+    file_system   the interface          copying    one batch, every request a coroutine
+    items         requests as s5cmd needs them      tuning     workers and parts from sizes, CPUs, descriptors
+    fleet         when a process is started, fed, ended          runs       one process: lines, results, watchdog
+    process       pipes and signals      child, guard   no child outlives us      cpulimit   the CPU limit
+    command, arguments   what s5cmd is told      output, failures, masking   what s5cmd says
+    checks, store        what is asked of the store, before and after      leftovers   what the dead left there
+"""
 
 from __future__ import annotations
 

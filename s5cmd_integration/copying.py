@@ -213,6 +213,8 @@ class Copying:
                 self._succeed(item, copied)
                 return
             attempt += 1
+            # It needs a process again: those that are tried again together share one.
+            self._untold.add(id(item))
             await self.loop.sleep(pause)
 
     async def _attempt(self, item: Item) -> CopiedFile:

@@ -44,7 +44,6 @@ class Item:
     parts: Parts = WHOLE
     before: Facts | None = None
     status: os.stat_result | None = None
-    sums: tuple[int | None, int | None] | None = None
     landing: Landing | None = None
     arrived: int = 0
     reported: int = 0

@@ -1,6 +1,8 @@
 """What processes that were ended leave at the store: objects that they wrote, and multipart uploads.
 
-Local files need nothing: they lie in the batch's staging area, which goes as a whole.
+Local files need nothing: they lie in the batch's staging area, which goes as a whole. When this process
+is killed too, nobody aborts its multipart uploads (of files above 64 MiB): the bucket should have a
+lifecycle rule for that, ``AbortIncompleteMultipartUpload``.
 """
 
 from __future__ import annotations

@@ -646,3 +646,21 @@ def test_a_copied_file_is_as_private_as_the_umask_says(
     finally:
         os.umask(old)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
+
+
+def test_lines_that_are_tried_again_together_share_a_process(fake: Callable[[str], Path], tmp_path: Path) -> None:
+    path = fake(f"""
+        open("{tmp_path}/" + str(os.getpid()), "w")
+        for source, destination in lines():
+            again = "{tmp_path}/again-" + source.rpartition("/")[2]
+            if os.path.exists(again):
+                copy(source, destination)
+                succeed(source, destination)
+            else:
+                open(again, "w")
+                command = f"cp {{source}} {{destination}}"
+                say(sys.stderr, command=command, error="InternalError: by order status code: 500, request id: 1")
+    """)
+    report = copy(file_system(path, {"transfer.retries": 3}), requests_to(tmp_path, 12))
+    assert len(report.files) == 12
+    assert len([each for each in tmp_path.iterdir() if each.name.isdigit()]) <= 3

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -304,7 +307,9 @@ def renewable(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def write_credentials(path: Path, access_key: str, secret_key: str) -> None:
-    path.write_text(json.dumps({"Version": 1, "AccessKeyId": access_key, "SecretAccessKey": secret_key}))
+    new = path.with_suffix(f".{threading.get_ident()}")
+    new.write_text(json.dumps({"Version": 1, "AccessKeyId": access_key, "SecretAccessKey": secret_key}))
+    os.replace(new, path)
 
 
 @pytest.mark.parametrize("renewed", [True, False])
@@ -343,6 +348,35 @@ def test_encryption_is_asked_for(through: Configuration, fault: FaultServer, buc
 
 
 # What is left.
+
+
+_FEW_DESCRIPTORS = """
+import pickle, resource, sys
+backend, requests = pickle.load(sys.stdin.buffer)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+from statelift.backends.closeables import CloseableRegistry
+assert len(backend.copy_files(requests, CloseableRegistry()).files) == len(requests)
+"""
+
+
+def test_few_descriptors_are_enough(configuration: Configuration, s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """With its own number of workers s5cmd gives up and leaves its temporary files."""
+    for number in range(60):
+        (s3.root / bucket / str(number)).write_bytes(b"bytes")
+    backend = S5cmdFileSystem(configuration)
+    requests = [
+        CopyRequest(f"s3://{bucket}/{n}", f"{tmp_path}/{n}", 5, crc64nvme=crc64nvme(b"bytes")) for n in range(60)
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", _FEW_DESCRIPTORS],
+        input=pickle.dumps((backend, requests)),
+        env={**os.environ, **configuration.secrets()},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert len(os.listdir(tmp_path)) == 60
 
 
 def test_a_process_that_is_killed_is_replaced(
