@@ -20,9 +20,9 @@ from .errors import OptionError
 
 PREFIX = "STATELIFT_"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)?", re.IGNORECASE)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)?", re.IGNORECASE)
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_size(text: str) -> int:
@@ -34,7 +34,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds: ``10``, ``500ms``, ``2 min``, ``1h``."""
+    """Seconds: ``10``, ``500ms``, ``2 min``, ``1h``, ``7d``."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError("not a duration such as 10s")

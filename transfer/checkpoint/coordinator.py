@@ -29,7 +29,7 @@ from .registry import SharedFileRegistry
 from .store import CheckpointStore
 
 _LOG = logging.getLogger("statelift")
-_CLAIMED = "claimed"  # property: bases whose files this job may delete
+CLAIMED = "claimed"  # property: bases whose files this job may delete
 
 
 class CheckpointListener(Protocol):
@@ -128,7 +128,7 @@ class Coordinator:
                 self._next_id = max(self._next_id, location.checkpoint_id + 1)
                 if found.is_savepoint:
                     continue  # its user's, though it lies here under a checkpoint's name
-                self._claimed.update(json.loads(metadata.properties.get(_CLAIMED, "[]")))
+                self._claimed.update(json.loads(metadata.properties.get(CLAIMED, "[]")))
                 self._adopt(CompletedCheckpoint(location, metadata))
             self._subsume_old()
             return self.latest
@@ -268,7 +268,7 @@ class Coordinator:
             states=tuple(pending.states[subtask] for subtask in sorted(pending.states)),
             kind="incremental" if pending.sharing is Sharing.FORWARD_BACKWARD else "full",
             created=time.time(),
-            properties={_CLAIMED: json.dumps(sorted(self._claimed))} if self._claimed else {},
+            properties={CLAIMED: json.dumps(sorted(self._claimed))} if self._claimed else {},
         )
         try:
             self._own_epoch().check()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from ..handles import InMemoryHandle, KeyedStateHandle
 from ..objects import StoredObject
 from .layout import METADATA, SHARED, CheckpointLocation
-from .store import CheckpointStore
+from .store import CheckpointStore, base_of
 
 #: Younger files may belong to a checkpoint that is being written. Seconds.
 SAFE_AGE = 24 * 3600.0
@@ -41,7 +41,7 @@ def find_orphans(store: CheckpointStore, base: str, *, older_than: float = SAFE_
     Raises:
         CheckpointError: a checkpoint's metadata cannot be read: then nothing can be said.
     """
-    root = base.rstrip("/")
+    root = base_of(base)
     limit = time.time() - older_than
     found = [each for each in store.objects.list(root + "/") if _is_ours(each.uri, root) and each.modified <= limit]
     needed: set[str] = set()

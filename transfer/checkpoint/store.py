@@ -81,7 +81,7 @@ class CheckpointStore:
 
     def list(self, base: str) -> list[CheckpointLocation]:
         """Completed checkpoints under a base, oldest id first."""
-        root = _base(base)
+        root = base_of(base)
         found = (each.uri for each in self.objects.list(f"{root}/chk-") if each.uri.endswith(f"/{METADATA}"))
         return sorted(_directly_below(root, found), key=lambda each: each.checkpoint_id)
 
@@ -93,7 +93,7 @@ class CheckpointStore:
         self.objects.close()
 
 
-def _base(base: str) -> str:
+def base_of(base: str) -> str:
     """As `CheckpointLocation.parse` gives it: absolute where local, no slash at the end."""
     plain = locate(base).is_local and "://" not in base
     return (os.path.abspath(base) if plain else base).rstrip("/")

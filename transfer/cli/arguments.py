@@ -16,7 +16,9 @@ from ..file_systems import backend_names
 COMMANDS = {
     "copy": "copy files between S3, local disks and other stores",
     "restore": "bring one subtask's state out of a checkpoint",
-    "inspect": "show what a checkpoint consists of",
+    "checkpoint": "list, inspect, verify, copy and delete checkpoints, and find orphans",
+    "savepoint": "make a copy of a checkpoint that can be moved and is its user's",
+    "inspect": "show what a checkpoint consists of, as checkpoint inspect",
     "options": "list every option with its default",
     "demo": "run the whole main job on this machine",
     "bench": "report on benchmarks that were run",

@@ -79,7 +79,7 @@ def _by_place(states: tuple[KeyedStateHandle, ...]) -> dict[str, tuple[int, int]
     return {place: found[place] for place in _PLACES if place in found}
 
 
-def _created(metadata: CheckpointMetadata) -> str:
+def created_text(metadata: CheckpointMetadata) -> str:
     return datetime.fromtimestamp(metadata.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -88,7 +88,7 @@ def _lines(location: CheckpointLocation, metadata: CheckpointMetadata, *, files:
     count, total = (sum(each) for each in zip((0, 0), *places.values(), strict=True))
     head = [
         ["checkpoint", str(location)],
-        ["created", f"{_created(metadata)}, {metadata.kind}"],
+        ["created", f"{created_text(metadata)}, {metadata.kind}"],
         ["parallelism", f"{metadata.parallelism} (at most {metadata.max_parallelism})"],
         ["size", f"{size_text(total)} in {count_text(count, 'file')}"],
         *(["", f"{size_text(size)} {place} in {number}"] for place, (number, size) in places.items()),
