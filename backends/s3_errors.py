@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from .checksums import from_text
 from .errors import (
     AccessDenied,
     BackendError,
@@ -23,6 +24,7 @@ from .errors import (
     StalledTransfer,
     Throttled,
     TransferError,
+    UsageError,
 )
 from .request import CopyRequest
 
@@ -38,13 +40,35 @@ _DENIED = {
     "SignatureDoesNotMatch",
     "AccountProblem",
     "RequestTimeTooSkewed",
+    "UnsupportedAlgorithm",  # rclone's word for a request without a signature
     "401",
     "403",
 }
 _THROTTLED = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "429"}
 _TRANSIENT = {"InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted", "500", "502", "503", "504"}
 _CHANGED = {"PreconditionFailed", "412"}
-_DAMAGED = {"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
+_DAMAGED = {
+    "BadDigest",
+    "InvalidDigest",
+    "InvalidRange",
+    "XAmzContentChecksumMismatch",
+    "XAmzContentSHA256Mismatch",
+    "416",
+}
+
+
+def checksum_of(text: str | None, width: int) -> int | None:
+    """A checksum of a whole object from an answer; None if it is of its parts (``…-3``) or none is given.
+
+    Raises:
+        IntegrityError: it is no checksum.
+    """
+    if not text or "-" in text:
+        return None
+    try:
+        return from_text(text, width)
+    except UsageError as error:
+        raise IntegrityError(f"the store's answer has {error}") from error
 
 
 def is_expired(code: str) -> bool:
@@ -79,7 +103,8 @@ def store_error(
             return SourceNotFound(f"no such object: {subject}", **where)
         if name in _EXPIRED:
             return AccessDenied(text, remedy="the credentials have expired: renew them", **where)
-        if name in _DENIED:
+        # A HEAD's answer has no body; S3 gives 400 where it would tell of a wrong key, token or region.
+        if name in _DENIED or code == "400":
             return AccessDenied(text, remedy="check s3.access-key, s3.secret-key and the bucket's policy", **where)
         if name in _THROTTLED:
             return Throttled(text, **where)

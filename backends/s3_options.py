@@ -124,3 +124,9 @@ class S3Options(OptionGroup):
     @property
     def uses_path_style(self) -> bool:
         return self.path_style if self.path_style is not None else self.endpoint is not None
+
+    @property
+    def upload_arguments(self) -> dict[str, str]:
+        """Encryption, as botocore names it in the requests that make an object."""
+        arguments = {} if self.sse_type == "none" else {"ServerSideEncryption": self.sse_type}
+        return {**arguments, "SSEKMSKeyId": self.sse_kms_key_id} if self.sse_kms_key_id else arguments
