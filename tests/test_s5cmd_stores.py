@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from statelift.backends.checksums import crc64nvme
+from statelift.backends.checksums import crc64nvme, to_base64
 from statelift.backends.closeables import CloseableRegistry
 from statelift.backends.errors import (
     AccessDenied,
@@ -178,8 +178,6 @@ def test_what_arrived_at_the_store_is_checked(
 def test_an_upload_is_compared_with_the_stores_own_checksum(
     through: Configuration, fault: FaultServer, bucket: str, tmp_path: Path
 ) -> None:
-    from statelift.backends.checksums import to_base64
-
     (tmp_path / "file").write_bytes(b"bytes")
     right = {"x-amz-checksum-crc64nvme": to_base64(crc64nvme(b"bytes"))}
     fault.add(Rule("HEAD *", actions.set_headers(right), times=None))
@@ -459,3 +457,18 @@ def test_a_large_upload_of_several_parts_is_whole(
     request = CopyRequest(f"{tmp_path}/file", f"s3://{bucket}/key", len(DATA), crc64nvme=crc64nvme(DATA))
     assert copy(configuration, request).files[0].verified == "crc64nvme"
     assert (s3.root / bucket / "key").read_bytes() == DATA
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_download_is_compared_with_the_stores_checksum(
+    through: Configuration, fault: FaultServer, s3: S3Server, bucket: str, tmp_path: Path, *, right: bool
+) -> None:
+    (s3.root / bucket / "key").write_bytes(DATA[:MIB])
+    stored = {"x-amz-checksum-crc64nvme": to_base64(crc64nvme(DATA[:MIB]) ^ (not right))}
+    fault.add(Rule("HEAD *", actions.set_headers(stored), times=None))
+    request = CopyRequest(f"s3://{bucket}/key", f"{tmp_path}/file")
+    if right:
+        assert copy(through, request).files[0].verified == "crc64nvme"
+    else:
+        assert isinstance(copy_fails(through, request).errors[0], IntegrityError)
+    assert os.listdir(tmp_path) == (["file"] if right else [])
