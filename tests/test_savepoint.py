@@ -350,6 +350,20 @@ def test_a_coordinator_starts_from_a_savepoint(checkpoint: str, tmp_path: Path, 
     assert files_below(tmp_path / "sp") == (set() if mode is ClaimMode.CLAIM else before)
 
 
+@pytest.mark.parametrize("kind", ["native", "canonical"])
+def test_a_task_opens_a_savepoint_wherever_a_checkpoint_is_accepted(checkpoint: str, tmp_path: Path, kind: str) -> None:
+    from statelift.transfer.spark.state import open_state
+
+    taken = savepoint(checkpoint, str(tmp_path / "sp"), LOCAL, type=kind)
+    found: dict[bytes, bytes] = {}
+    for subtask in range(3):
+        with open_state(taken.location.directory, subtask, 3, LOCAL, root=tmp_path / "disk") as state:
+            found |= {key: value for _, key, value in state.items()}
+    assert found == VALUES
+    with open_state(taken.location.metadata, 0, 3, LOCAL, root=tmp_path / "disk") as state:
+        assert state.restored.method == "reuse"
+
+
 def test_a_checkpoint_is_kept_while_it_is_held(tmp_path: Path) -> None:
     job = Coordinator(str(tmp_path), CheckpointStore(LOCAL), background_deletes=False)
     job.start()
