@@ -85,32 +85,6 @@ class BucketPlace(LocalPlace):
 
 
 @dataclass(frozen=True)
-class RemotePlace:
-    """A bucket that only a client sees."""
-
-    client: Any
-    bucket: str
-
-    def uri(self, name: str) -> str:
-        return f"s3://{self.bucket}/{name}"
-
-    def put(self, name: str, data: bytes) -> str:
-        self.client.put_object(Bucket=self.bucket, Key=name, Body=data)
-        return self.uri(name)
-
-    def get(self, name: str) -> bytes | None:
-        try:
-            answer = self.client.get_object(Bucket=self.bucket, Key=name)
-        except self.client.exceptions.NoSuchKey:
-            return None
-        return bytes(answer["Body"].read())
-
-    def names(self) -> set[str]:
-        answer = self.client.list_objects_v2(Bucket=self.bucket)
-        return {each["Key"] for each in answer.get("Contents", ())}
-
-
-@dataclass(frozen=True)
 class Pair:
     """From where to where; ``kind`` is download, upload, remote or local."""
 

@@ -24,12 +24,14 @@ class TestWire(Contract):
         return WireFileSystem(configuration)
 
 
+@pytest.mark.slow
 class TestWireOverTls(TestWire):
     @pytest.fixture
     def configuration(self, tls_configuration: Configuration) -> Configuration:
         return tls_configuration
 
 
+@pytest.mark.slow
 class TestWireWithSmallParts(TestWire):
     options: ClassVar[dict[str, object]] = {
         "wire.part-size": "5mb",
