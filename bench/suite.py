@@ -21,6 +21,7 @@ PARTS = {
     "recovery": "the state of a job comes back: 1 to 1, 1 to 2, 2 to 1 subtasks",
     "copying": "files to and from S3, beside the peers",
     "spark": "recovery through Spark on two executors, and Spark's own state store",
+    "savepoint": "a savepoint on one endpoint: copied by the store, through the client, and as Parquet",
     "growth": "memory and CPU against files, bytes and connections",
     "neighbour": "what a limited restore leaves to a busy neighbour on its CPU",
 }
