@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from statelift.backends.closeables import CloseableRegistry
-from statelift.backends.errors import CheckpointError, CheckpointNotFound, CopyCancelled, CopyFailed, UsageError
+from statelift.backends.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    CopyCancelled,
+    CopyFailed,
+    IntegrityError,
+    UsageError,
+)
 from statelift.backends.options import Configuration
 from statelift.backends.report import CopyReport
 from statelift.backends.request import CopyRequest
@@ -238,7 +245,8 @@ def test_a_damaged_checkpoint_leaves_no_trace_of_a_savepoint(checkpoint: str, tm
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
-    with pytest.raises(CopyFailed, match="CRC64NVME"):
+    # A hard link is not read when it is made: then RocksDB's own checksums find it.
+    with pytest.raises((CopyFailed, IntegrityError), match=r"CRC64NVME|chk-7, the subtask.* checksum"):
         savepoint(checkpoint, str(tmp_path / "new" / "sp"), LOCAL, type=kind)
     assert not (tmp_path / "new").exists()
 
@@ -308,7 +316,7 @@ def test_a_crash_at_any_operation_shows_no_partial_savepoint_and_hurts_no_checkp
         if (target / "_metadata").exists():
             assert rows_of(str(target), LOCAL, tmp_path / f"into-{count}", parallelism=1) == VALUES
         shutil.rmtree(target, ignore_errors=True)
-    assert count > 8
+    assert count >= 8
     assert rows_of(str(target), LOCAL, tmp_path / "into", parallelism=2) == VALUES
 
 

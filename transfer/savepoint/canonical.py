@@ -11,9 +11,11 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ...backends.checksums import crc64nvme_of_file
 from ...backends.closeables import CloseableRegistry
+from ...backends.errors import IntegrityError
 from ...backends.locked_directories import attempt_directory
 from ...backends.report import CopyReport, Progress
 from ...backends.request import CopyRequest
@@ -117,10 +119,23 @@ class _Writing:
                 deadline=self._left(),
             )
             self.copies.append(report.copy)
-            with KeyedState.open(directory, configuration=self.file_systems.configuration, read_only=True) as rows:
+            with (
+                self._named(state),
+                KeyedState.open(directory, configuration=self.file_systems.configuration, read_only=True) as rows,
+            ):
                 files = write_rows(rows.items(), own, self.closeables, part_bytes=part_bytes)
                 for index, file in enumerate(files):
                     yield self._brought(file, f"part-{index:05}{PARQUET_SUFFIX}")
+
+    @contextmanager
+    def _named(self, state: KeyedStateHandle) -> Iterator[None]:
+        """Say of a damaged block whose it is: the scratch directory is gone when the error is read."""
+        try:
+            yield
+        except IntegrityError as error:
+            own = state.key_groups
+            name = f"{self.source}, the subtask of key groups {own.first} to {own.last}"
+            raise IntegrityError(f"{name}: {error.args[0]}", remedy="use another checkpoint") from error
 
     def _brought(self, file: RowsFile, name: str) -> StateFile:
         size, checksum = os.path.getsize(file.path), crc64nvme_of_file(file.path)
