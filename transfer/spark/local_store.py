@@ -2,10 +2,10 @@
 
 ::
 
-    <root>/versions/<lineage>-<first>-<last>-<digest>/   pristine copies, never opened, each with a list of its files
-    <root>/files/                                        hard links to downloaded SST files (`file_pool`)
-    <root>/work/.statelift-*/                            one directory per attempt, locked while it runs
-    <root>/locks/                                        one lock per lineage and range of key groups
+    <store>/versions/<lineage>-<first>-<last>-<digest>/   pristine copies, never opened, each with a list of its files
+    <store>/files/                                        hard links to downloaded SST files (`file_pool`)
+    <store>/work/.statelift-*/                            one directory per attempt, locked while it runs
+    <store>/locks/                                        one lock per lineage and range of key groups
 
 No clean-up code is trusted to run: Spark ends a task's Python worker with SIGKILL. What a killed
 attempt leaves lies in its own directory, whose lock the kernel has released by then.
