@@ -164,15 +164,18 @@ def test_cancelling_leaves_no_partial_directory(place, location, downloader, tmp
 
 
 @pytest.mark.parametrize("damage", ["same-size", "short", "long"])
-def test_damage_is_noticed_and_not_kept(damage: str, place, location, downloader, tmp_path) -> None:
+def test_damage_is_noticed_and_not_kept(damage: str, place, location, configuration, tmp_path) -> None:
+    # A hard link reads nothing, so that only a copy can compare checksums.
+    copying = configuration.with_arguments({"state.force-copy": "true"})
     handle = put(place, "file")
     data = bytearray(place.get("job/shared/file") or b"")
     data[1234] ^= 1
     place.put(
         "job/shared/file", {"same-size": bytes(data), "short": bytes(data[:-1]), "long": bytes(data) + b"x"}[damage]
     )
-    with pytest.raises(CopyFailed, match="file") as caught:
-        downloader.download(location, [Download(handle, str(tmp_path / "new" / "000001.sst"))], CloseableRegistry())
+    with FileSystems(copying) as systems, pytest.raises(CopyFailed, match="file") as caught:
+        wanted = [Download(handle, str(tmp_path / "new" / "000001.sst"))]
+        StateDownloader(systems).download(location, wanted, CloseableRegistry())
     assert isinstance(caught.value.errors[0], IntegrityError)
     assert not (tmp_path / "new").exists()
 

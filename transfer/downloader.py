@@ -17,6 +17,7 @@ from ..backends.transfer_options import TransferOptions
 from .checkpoint.layout import CheckpointLocation
 from .file_systems import FileSystems
 from .handles import DirectoryHandle, FileHandle, InMemoryHandle, RelativeFileHandle, SegmentHandle, StateHandle
+from .linking import link_files
 
 INLINE = "inline"
 
@@ -47,6 +48,8 @@ class StateDownloader:
     ) -> CopyReport:
         """Download every handle; sizes are not asked for, they stand in the handles.
 
+        SST files are linked where the checkpoint is on the same disk.
+
         If it fails, and once all work has ended, the files that it brought and the directories
         that it made are removed.
 
@@ -60,8 +63,9 @@ class StateDownloader:
         started = time.monotonic()
         with _undone_on_failure([each.path for each in downloads]):
             written = self._write(inline, closeables, progress)
-            report = self.file_systems.copy(requests, closeables, progress=progress, deadline=deadline)
-        return CopyReport((*written, *report.files), time.monotonic() - started)
+            linked, left = link_files(requests, self.file_systems, closeables, progress=progress)
+            report = self.file_systems.copy(left, closeables, progress=progress, deadline=deadline)
+        return CopyReport((*written, *linked, *report.files), time.monotonic() - started)
 
     def _write(
         self,

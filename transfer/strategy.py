@@ -102,8 +102,9 @@ def _same_store(first: str | None, second: str) -> bool:
     return first is not None and locate(first).authority == locate(second).authority
 
 
+FORCED = "copying is forced"
 SNAPSHOT_TABLE: tuple[tuple[Callable[[Snapshot], bool], str], ...] = (
-    (lambda s: s.force_copy, "copying is forced"),
+    (lambda s: s.force_copy, FORCED),
     (lambda s: s.sharing is not Sharing.FORWARD_BACKWARD, "the snapshot shares no files with earlier ones"),
     (lambda s: s.working is None, "the database's files are local to the worker"),
     (lambda s: s.merging, "files are merged, which passes their bytes through a stream"),
@@ -116,7 +117,7 @@ SNAPSHOT_TABLE: tuple[tuple[Callable[[Snapshot], bool], str], ...] = (
 SNAPSHOT_REUSE = "the working directory is below the checkpoint's shared directory"
 
 RESTORE_TABLE: tuple[tuple[Callable[[Restore], bool], str], ...] = (
-    (lambda r: r.force_copy, "copying is forced"),
+    (lambda r: r.force_copy, FORCED),
     (lambda r: r.working is None, "the database's files are local to the worker"),
     (
         lambda r: not all(_same_store(r.working, source) for source in r.sources),

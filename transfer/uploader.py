@@ -19,6 +19,7 @@ from ..backends.request import CopyRequest
 from .checkpoint.layout import CheckpointLocation
 from .file_systems import FileSystems
 from .handles import InMemoryHandle, RelativeFileHandle
+from .linking import link_files
 from .objects import Objects
 
 _log = logging.getLogger(__name__)
@@ -63,6 +64,8 @@ class StateUploader:
     ) -> tuple[tuple[RelativeFileHandle | InMemoryHandle, ...], CopyReport]:
         """Upload every file under a new random name; small ones become part of their handle.
 
+        SST files are linked where the checkpoint is on their disk.
+
         If it fails, and once all work has ended, what had been uploaded is deleted.
 
         Returns:
@@ -99,7 +102,11 @@ class StateUploader:
         self, requests: Sequence[CopyRequest], closeables: CloseableRegistry, progress: Progress | None
     ) -> CopyReport:
         try:
-            return self.file_systems.copy(requests, closeables, progress=progress)
+            linked, left = link_files(
+                requests, self.file_systems, closeables, names=[each.source for each in requests], progress=progress
+            )
+            report = self.file_systems.copy(left, closeables, progress=progress)
+            return CopyReport((*linked, *report.files), report.seconds)
         except BaseException:
             self._delete([request.destination for request in requests])
             raise

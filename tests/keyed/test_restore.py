@@ -23,6 +23,8 @@ from statelift.backends.errors import (
     TransferError,
     UsageError,
 )
+from statelift.transfer.downloader import StateDownloader
+from statelift.transfer.file_systems import FileSystems
 from statelift.transfer.handles import InMemoryHandle, KeyedStateHandle, KeyGroupRange, key_groups_of
 from statelift.transfer.keyed import parts
 from statelift.transfer.keyed import restore as module
@@ -120,7 +122,7 @@ def test_without_straightening_clones_would_lose_keys(filled, monkeypatch):
     filled.rescale(handles_of(filled.checkpoint()), 2)
     filled.states[0].trim()
     reports = filled.checkpoint()
-    monkeypatch.setattr(module._Restore, "_joins_as_it_is", lambda self: True)
+    monkeypatch.setattr(module.StateRestore, "_joins_as_it_is", lambda self: True)
     filled.rescale(handles_of(reports), 1)
     with pytest.raises((AssertionError, TransferError)):
         filled.check()
@@ -255,8 +257,10 @@ def test_a_damaged_file_is_named_with_its_subtask_and_checkpoint(filled, tmp_pat
         middle = len(data) // 2
         path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
     plan = plan_restore(handles, KeyGroupRange(0, 127))
-    with pytest.raises(CopyFailed) as caught:
-        restore(plan, filled.location, tmp_path / "target", filled.downloader)
+    # A hard link reads nothing, so that only a copy can compare checksums.
+    copying = filled.configuration.with_arguments({"state.force-copy": "true"})
+    with FileSystems(copying) as systems, pytest.raises(CopyFailed) as caught:
+        restore(plan, filled.location, tmp_path / "target", StateDownloader(systems))
     (error,) = caught.value.errors
     assert isinstance(error, SourceNotFound if damage == "missing" else IntegrityError)
     assert f"{filled.location}, {name} of the subtask of key groups 0 to 63: " in str(error)

@@ -15,10 +15,12 @@ import json
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from ...backends.disk import reading, writing
 from ...backends.errors import CheckpointError, UsageError
+from ..checkpoint.layout import SHARED, CheckpointLocation
 from ..checkpoint.metadata import _handle, _handle_record
 from ..handles import FileHandle, InMemoryHandle, KeyGroupRange, RelativeFileHandle, SegmentHandle
 from .key_groups import check_max_parallelism
@@ -26,7 +28,8 @@ from .key_groups import check_max_parallelism
 NAME = "statelift-state.json"
 _FORMAT = 1
 
-FileOf = Mapping[str, InMemoryHandle | FileHandle | RelativeFileHandle | SegmentHandle]
+AnyHandle: TypeAlias = InMemoryHandle | FileHandle | RelativeFileHandle | SegmentHandle
+FileOf: TypeAlias = Mapping[str, AnyHandle]
 
 
 @dataclass
@@ -37,6 +40,8 @@ class Lineage:
         base: of the checkpoints that the handles below belong to.
         completed: handle by unique id, of the newest completed snapshot or the restored one.
         pending: the same, per checkpoint whose end is not known yet.
+        claimed: whether the completed files may be referenced from another base too, because the
+            job that was restored from them owns them (CLAIM) or relies on them for ever (LEGACY).
     """
 
     key_groups: KeyGroupRange
@@ -46,6 +51,7 @@ class Lineage:
     completed_id: int = -1
     completed: FileOf = field(default_factory=dict)
     pending: dict[int, FileOf] = field(default_factory=dict)
+    claimed: bool = False
 
     @classmethod
     def of(cls, directory: str, key_groups: KeyGroupRange | None, max_parallelism: int | None) -> Lineage:
@@ -85,15 +91,21 @@ class Lineage:
         return begun
 
     def reusable(self, base: str) -> FileOf:
-        """Files that a snapshot below ``base`` may reference: those in its own shared directory, and inline ones."""
-        if base != self.base:
+        """Files that a snapshot below ``base`` may reference.
+
+        Those in its own shared directory, inline ones, and those of another base that are named
+        absolutely, as the files of a claimed checkpoint are.
+        """
+        if base != self.base and not self.claimed:
             return {}
-        return {unique_id: handle for unique_id, handle in self.completed.items() if _is_shared(handle)}
+        below = {unique_id: _relative(handle, base) for unique_id, handle in self.completed.items()}
+        return {unique_id: handle for unique_id, handle in below.items() if _is_shared(handle, base)}
 
     def begin(self, checkpoint_id: int, base: str, files: FileOf) -> None:
         """Note a snapshot whose checkpoint is not complete yet."""
         if base != self.base:
-            self.completed, self.pending, self.base = {}, {}, base
+            self.completed, self.pending, self.base = self.reusable(base), {}, base
+            self.completed_id, self.claimed = -1, False
         self.pending[checkpoint_id] = files
 
     def complete(self, checkpoint_id: int) -> None:
@@ -129,6 +141,7 @@ class Lineage:
             "base": self.base,
             "completed_id": self.completed_id,
             "completed": _handle_records(self.completed),
+            "claimed": self.claimed,
             "pending": {str(each): _handle_records(files) for each, files in self.pending.items()},
         }
 
@@ -157,6 +170,7 @@ class Lineage:
                 record["completed_id"],
                 _handles(record["completed"], path),
                 {int(each): _handles(files, path) for each, files in record["pending"].items()},
+                bool(record.get("claimed", False)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
@@ -172,7 +186,36 @@ def _handles(records: dict[str, dict[str, object]], path: str) -> FileOf:
     return {unique_id: _handle(record, path) for unique_id, record in records.items()}
 
 
-def _is_shared(handle: object) -> bool:
+def _is_shared(handle: object, base: str) -> bool:
     if isinstance(handle, SegmentHandle):
         handle = handle.file
-    return isinstance(handle, InMemoryHandle) or (isinstance(handle, RelativeFileHandle) and handle.scope == "shared")
+    if isinstance(handle, FileHandle):
+        return not handle.uri.startswith(base + "/")
+    return isinstance(handle, InMemoryHandle) or (isinstance(handle, RelativeFileHandle) and handle.scope == SHARED)
+
+
+def absolute(handle: AnyHandle, location: CheckpointLocation) -> AnyHandle:
+    """The handle as a checkpoint below any base may name it."""
+    if isinstance(handle, InMemoryHandle):
+        return handle
+    if isinstance(handle, SegmentHandle):
+        return replace(handle, file=_absolute(handle.file, location))
+    return _absolute(handle, location)
+
+
+def _absolute(handle: FileHandle | RelativeFileHandle, location: CheckpointLocation) -> FileHandle:
+    return FileHandle(location.resolve(handle).uri, handle.size, handle.crc64nvme, handle.etag)
+
+
+def _relative(handle: AnyHandle, base: str) -> AnyHandle:
+    """An absolute handle below the base's own shared directory as the relative one that it was."""
+    if isinstance(handle, SegmentHandle):
+        return replace(handle, file=_relative_file(handle.file, base))
+    return handle if isinstance(handle, InMemoryHandle) else _relative_file(handle, base)
+
+
+def _relative_file(handle: FileHandle | RelativeFileHandle, base: str) -> FileHandle | RelativeFileHandle:
+    prefix = f"{base}/{SHARED}/"
+    if isinstance(handle, FileHandle) and handle.uri.startswith(prefix):
+        return RelativeFileHandle(SHARED, handle.uri.removeprefix(prefix), handle.size, handle.crc64nvme, handle.etag)
+    return handle

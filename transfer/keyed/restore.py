@@ -27,7 +27,9 @@ from ...backends.report import CopiedFile, CopyReport, Progress
 from ..checkpoint.layout import CheckpointLocation
 from ..downloader import Download, StateDownloader
 from ..handles import KeyGroupRange, StateFile
-from .lineage import Lineage
+from ..linking import Transfer, decisions_of, restore_plan
+from ..strategy import ClaimMode, Plan
+from .lineage import Lineage, absolute
 from .manifest import UnknownManifest, compose, write_manifest
 from .options import RocksOptions
 from .parts import Part, bounds_of
@@ -50,6 +52,7 @@ class RestoreReport:
             transfer's), ``straighten``, ``open`` and ``clip`` (range deletions, rows copied).
         bytes_saved: of SST files that were not needed.
         fallbacks: why a part took a slower way, one line each.
+        transfers: how the files got here and why, as `transfer.strategy` says it.
     """
 
     method: str
@@ -60,6 +63,7 @@ class RestoreReport:
     seconds: Mapping[str, float]
     copy: CopyReport
     fallbacks: tuple[str, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
 
     @property
     def seconds_outside_transfer(self) -> float:
@@ -73,13 +77,16 @@ def restore(
     downloader: StateDownloader,
     closeables: CloseableRegistry | None = None,
     *,
+    claim: ClaimMode = ClaimMode.NO_CLAIM,
     progress: Progress | None = None,
     deadline: float | None = None,
 ) -> tuple[str, RestoreReport]:
     """Bring a subtask's state into a directory, for `KeyedState.open`.
 
     The directory appears whole or not at all. Files that are taken over unchanged are referenced,
-    not uploaded, by the next snapshot below the same base.
+    not uploaded, by the next snapshot below the same base; where the checkpoint is claimed or used
+    in LEGACY mode, by the next snapshot below any base. SST files are hard links where checkpoint
+    and directory are on one disk; their checksums are not compared then, since nothing is read.
 
     Raises:
         DestinationError: ``into`` exists and is not empty, or cannot be written.
@@ -94,7 +101,8 @@ def restore(
     parent = os.path.dirname(target)
     with writing(target), _parents_undone(parent), attempt_directory(parent) as attempt:
         kind = _rows_restore() if plan.method == "rows" else StateRestore
-        run = kind(plan, location, downloader, closeables or CloseableRegistry(), attempt, progress, deadline)
+        closeables = closeables or CloseableRegistry()
+        run = kind(plan, location, downloader, closeables, attempt, progress, deadline, claim)
         report = run()
         os.rename(run.workspace, target)
     return target, report
@@ -135,11 +143,13 @@ class StateRestore:
         attempt: str,
         progress: Progress | None,
         deadline: float | None,
+        claim: ClaimMode = ClaimMode.NO_CLAIM,
     ) -> None:
         self.plan = plan
         self.location = location
         self.downloader = downloader
         self.closeables = closeables
+        self.claim = claim
         self.progress = progress
         self.ends = None if deadline is None else time.monotonic() + deadline
         self.options = downloader.file_systems.configuration.of(RocksOptions)
@@ -171,7 +181,11 @@ class StateRestore:
             dict(self.seconds),
             copy,
             tuple(self.fallbacks),
+            decisions_of(self._transfer_plan(), copy.files),
         )
+
+    def _transfer_plan(self) -> Plan:
+        return restore_plan(self.downloader.file_systems, self.location, self.workspace, self.claim)
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -286,6 +300,9 @@ class StateRestore:
     def _lineage(self) -> Lineage:
         identified = {key: handle for part in self.parts for key, handle in part.identified.items()}
         lineage = Lineage(self.plan.key_groups, self.plan.max_parallelism, base=self.location.base)
+        lineage.claimed = self.claim is not ClaimMode.NO_CLAIM
+        if lineage.claimed:
+            identified = {key: absolute(handle, self.location) for key, handle in identified.items()}
         lineage.completed, lineage.completed_id = identified, self.location.checkpoint_id
         if self.plan.method == "reopen":
             lineage.backend_id = self.plan.sources[0].handle.backend_id

@@ -16,6 +16,7 @@ from ..checkpoint.layout import CheckpointLocation, CopySource
 from ..downloader import Download, StateDownloader
 from ..file_systems import FileSystems
 from ..handles import FileHandle, RelativeFileHandle, SegmentHandle, StateHandle
+from ..linking import HARD_LINK
 
 #: Only these are never written again once they are made.
 _IMMUTABLE = ".sst"
@@ -96,8 +97,10 @@ class PooledDownloader(StateDownloader):
                 missing.append((download, digest))
         rest = [download for download, _ in missing]
         report = super().download(location, rest, closeables, progress=progress, deadline=deadline)
+        # A link to the checkpoint's own file was not read, so nothing is known of its checksum.
+        unread = {file.request.destination for file in report.files if file.method == HARD_LINK}
         for download, digest in missing:
-            if digest:
+            if digest and download.path not in unread:
                 self._pool.add(digest, download.path)
         return CopyReport((*linked, *report.files), time.monotonic() - started)
 
