@@ -70,6 +70,8 @@ def test_a_canonical_one_is_restored_by_the_command(
     assert code == 0
     assert out.splitlines()[-1] == f"canonical savepoint {target} of {checkpoint}"
     assert not (tmp_path / "room").exists()
+    code, out, _ = run("inspect", target, "--json")
+    assert (code, json.loads(out)["kind"]) == (0, "savepoint")
     words = ["restore", target, "--subtask", 0, "--parallelism", 3, "--into", tmp_path / "part", "--json"]
     code, out, _ = run(*words)
     assert (code, json.loads(out)["method"]) == (0, "rows")

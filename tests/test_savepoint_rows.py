@@ -52,17 +52,6 @@ def test_arrow_reads_it_sorted_by_key_group_and_key(taken: Path) -> None:
         assert order == sorted(order)
 
 
-@pytest.mark.slow
-def test_spark_reads_it(taken: Path) -> None:
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    frame = spark.read.parquet(str(taken))
-    assert frame.dtypes == [("key_group", "int"), ("key", "binary"), ("value", "binary")]
-    assert {bytes(row.key): bytes(row.value) for row in frame.collect()} == VALUES
-    assert frame.where("key_group < 3").count() == sum(1 for each in frame.collect() if each.key_group < 3)
-
-
 def test_a_rescale_downloads_only_the_files_with_its_key_groups(taken: Path, tmp_path: Path) -> None:
     with CheckpointStore(LOCAL) as store, FileSystems(LOCAL) as systems:
         location, metadata = store.read(str(taken))

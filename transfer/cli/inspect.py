@@ -21,23 +21,32 @@ _PLACES = (SHARED, EXCLUSIVE, TASKOWNED, _INLINE, _ELSEWHERE)
 
 
 def define(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="<base>/chk-<number>; <base> lists its checkpoints")
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="<base>/chk-<number>, or a savepoint; <base> lists its checkpoints"
+    )
     parser.add_argument("--files", action="store_true", help="list every file")
     add_common(parser, copies=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
     with CheckpointStore(configuration_of(arguments)) as store:
-        try:
-            location = CheckpointLocation.parse(arguments.checkpoint)
-        except CheckpointError:
+        if not _is_snapshot(store, arguments.checkpoint):
             return _list(store, arguments)
-        _, metadata = store.read(str(location))
+        location, metadata = store.read(arguments.checkpoint)
     if arguments.json:
         print_json(_document(location, metadata))
     else:
         print("\n".join(_lines(location, metadata, files=arguments.files)))
     return 0
+
+
+def _is_snapshot(store: CheckpointStore, name: str) -> bool:
+    """Whether it names a checkpoint, or a directory that is a savepoint; else it can only be a base."""
+    try:
+        location = CheckpointLocation.named(name)
+    except CheckpointError:
+        return False
+    return not location.is_savepoint or store.objects.exists(location.metadata)
 
 
 def _list(store: CheckpointStore, arguments: argparse.Namespace) -> int:

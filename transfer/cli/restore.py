@@ -18,7 +18,9 @@ from .text import size_text
 
 
 def define(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="<base>/chk-<number>, a URI or a path")
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="<base>/chk-<number> or a savepoint's directory, a URI or a path"
+    )
     parser.add_argument("--subtask", type=int, required=True, metavar="I", help="which subtask, from 0")
     parser.add_argument("--parallelism", type=int, required=True, metavar="N", help="of how many")
     parser.add_argument("--into", required=True, metavar="DIR", help="directory to make; it must not hold anything")

@@ -64,7 +64,7 @@ def checkpoint(
     key: str,
     parallelism: int,
     max_parallelism: int = 128,
-    previous: int | None = None,
+    previous: int | str | None = None,
     configuration: Configuration | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> CheckpointReport:
@@ -73,7 +73,8 @@ def checkpoint(
     Args:
         update: called once in each subtask's task, also where it has no updates.
         key: the column that rows are routed by, as ``pmod(hash(key), max_parallelism)``.
-        previous: the checkpoint below ``base`` to go on from; None begins with empty state.
+        previous: the checkpoint below ``base`` to go on from, by its number; or another job's, or a
+            savepoint, by its URI. None begins with empty state.
         configuration: by default `options_from` the session.
 
     Raises:
@@ -85,7 +86,7 @@ def checkpoint(
     configuration = configuration or options_from(spark)
     share_secrets(spark, configuration)
     location = CheckpointLocation.parse(f"{base}/chk-{checkpoint_id}")
-    before = None if previous is None else f"{location.base}/chk-{previous}"
+    before = f"{location.base}/chk-{previous}" if isinstance(previous, int) else previous
     key_groups_of(0, parallelism, max_parallelism)
     _check(location, before, max_parallelism, configuration)
     task = _Task(location, before, parallelism, max_parallelism, update, configuration, attempts_of(spark.sparkContext))

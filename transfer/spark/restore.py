@@ -40,7 +40,7 @@ def restore(
     It happens in this call, once: the returned DataFrame only holds what each task did.
 
     Args:
-        checkpoint: ``<base>/chk-<n>``.
+        checkpoint: ``<base>/chk-<n>``, or a savepoint's directory.
         parallelism: number of subtasks; by default the checkpoint's own.
         configuration: by default `options_from` the session.
         method: a backend's name, instead of the option ``transfer.backend``.

@@ -73,7 +73,7 @@ def open_state(
     and each gets a working copy of its own. What is written to it lives on in snapshots only.
 
     Args:
-        checkpoint: ``<base>/chk-<n>``; None begins with empty state.
+        checkpoint: ``<base>/chk-<n>``, or a savepoint's directory; None begins with empty state.
         subtask: by default this Spark task's partition.
         configuration: by default from this process's environment.
         max_parallelism: of empty state.
