@@ -132,9 +132,14 @@ def test_a_savepoint_shares_no_file_with_its_checkpoint(checkpoint: str, tmp_pat
     assert not {os.stat(tmp_path / "sp" / name).st_ino for name in files_below(tmp_path / "sp")} & set(inodes)
 
 
-def test_on_one_endpoint_no_data_passes_the_client(remote: tuple[Configuration, str], bucket: str) -> None:
+@pytest.mark.parametrize("backend", ["auto", "wire", "sdk"])
+@pytest.mark.parametrize("other_bucket", [False, True])
+def test_on_one_endpoint_no_data_passes_the_client(
+    remote: tuple[Configuration, str], bucket: str, backend: str, other_bucket: bool
+) -> None:
     configuration, checkpoint = remote
-    taken = savepoint(checkpoint, f"s3://{bucket}/savepoints/one", configuration)
+    target = f"s3://state/{bucket}/{backend}" if other_bucket else f"s3://{bucket}/savepoints/one"
+    taken = savepoint(checkpoint, target, configuration.with_arguments({"transfer.backend": backend}))
     assert set(taken.copy.methods) == {"server-side"}
     assert taken.copy.bytes_moved == 0
     assert taken.copy.bytes > 100_000
@@ -333,6 +338,41 @@ def test_a_lost_answer_to_the_last_write_is_no_failure(checkpoint: str, tmp_path
     with FileSystems(LOCAL) as systems:
         savepoint(checkpoint, str(tmp_path / "sp"), store=store, file_systems=systems)
     assert rows_of(str(tmp_path / "sp"), LOCAL, tmp_path / "into", parallelism=1) == VALUES
+
+
+class Rival(MortalObjects):
+    """Somebody else's savepoint of the same target is complete just before ours would be."""
+
+    rival = ""
+
+    def write(self, uri: str, data: bytes, *, only_if_absent: bool = False) -> None:
+        savepoint(self.rival, uri.removesuffix("/_metadata"), LOCAL, type="canonical")
+        super().write(uri, data, only_if_absent=only_if_absent)
+
+
+@pytest.mark.parametrize("kind", ["native", "canonical"])
+def test_of_two_savepoints_to_one_target_the_first_is_kept_whole(checkpoint: str, tmp_path: Path, kind: str) -> None:
+    objects = Rival(LOCAL)
+    objects.rival = checkpoint
+    with FileSystems(LOCAL) as systems, pytest.raises(CheckpointError, match="there is a snapshot already"):
+        store = CheckpointStore(LOCAL, objects=objects)
+        savepoint(checkpoint, str(tmp_path / "sp"), type=kind, store=store, file_systems=systems)
+    _, metadata = CheckpointStore(LOCAL).read(str(tmp_path / "sp"))
+    named = {file.handle.path for state in metadata.states for file in (*state.shared, *state.private)}  # type: ignore[union-attr]
+    assert files_below(tmp_path / "sp") == {*named, "_metadata"}
+    assert rows_of(str(tmp_path / "sp"), LOCAL, tmp_path / "into", parallelism=1) == VALUES
+
+
+def test_what_concerns_a_job_alone_is_left_behind(tmp_path: Path) -> None:
+    location = CheckpointLocation(str(tmp_path / "job"), 3)
+    data = InMemoryHandle(b"small")
+    states = (KeyedStateHandle(KeyGroupRange(0, 0), 1, "b", 3, (StateFile("1.sst", data),)),)
+    with CheckpointStore(LOCAL) as store:
+        store.write(location, CheckpointMetadata(3, 1, 1, states, properties={"claimed": '["/old"]', "own": "yes"}))
+    taken = savepoint(location.directory, str(tmp_path / "sp"), LOCAL)
+    assert taken.metadata.properties == {"own": "yes", "savepoint.type": "native"}
+    assert handles_of(taken) == [data]
+    assert files_below(tmp_path / "sp") == {"_metadata"}
 
 
 @pytest.mark.parametrize("mode", list(ClaimMode))

@@ -60,6 +60,10 @@ class SavepointRequests:
         self._closeables = CloseableRegistry()
         self._workers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="statelift-savepoint")
 
+    @property
+    def closed(self) -> bool:
+        return self._closeables.closed
+
     def job(self, name: str) -> Job | None:
         return self._jobs.get(name)
 

@@ -155,6 +155,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(status, document)
         except _Refused as refused:
             self._answer(refused.status, {"errors": [str(refused)]}, **refused.headers)
+        except OSError:
+            raise  # the client is gone, or too slow
+        except Exception:
+            _LOG.exception("a request to the savepoint service failed")
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, {"errors": ["the request failed: see the driver's log"]})
 
     def _require_token(self) -> None:
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
@@ -178,6 +183,8 @@ class _Handler(BaseHTTPRequestHandler):
         kind, target = body.get("type", "native"), body.get("target-directory")
         if job.ending.value != "none":
             raise _Refused(HTTPStatus.CONFLICT, "the job is stopping or has stopped")
+        if self.server.requests.closed:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the service is closing")
         try:
             if what == "stop":
                 request = self.server.requests.stop(job, target, type=kind, drain=body.get("drain", False))

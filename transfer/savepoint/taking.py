@@ -1,6 +1,6 @@
 """Taking a savepoint of a checkpoint.
 
-from statelift.transfer.savepoint.taking import savepoint
+from statelift.transfer.savepoint import savepoint
 savepoint("s3://state/job/chk-42", "s3://state/savepoints/before-upgrade")
 """
 
@@ -78,7 +78,8 @@ def savepoint(
     """Make a savepoint of a completed checkpoint, or of a savepoint, in a directory of its own.
 
     It shares no file with any checkpoint and may be moved by any tool. ``_metadata`` is the last
-    of its files; if anything fails before, nothing of it stays.
+    of its files; if anything fails before, nothing of it stays. A process that is killed leaves
+    files without a ``_metadata``: remove them, or take the savepoint again into another directory.
 
     Args:
         checkpoint: ``<base>/chk-<n>``, or a savepoint's directory.
