@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...backends.closeables import CloseableRegistry
+from ..checkpoint.fallback import with_fall_back
 from ..checkpoint.store import CheckpointStore
 from ..downloader import StateDownloader
 from ..file_systems import FileSystems
@@ -16,6 +17,9 @@ from .interrupts import closing_on_interrupt
 from .outcome import print_json, summary, totals
 from .text import size_text
 
+if TYPE_CHECKING:
+    from ..keyed.restore import RestoreReport
+
 
 def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -24,32 +28,55 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--subtask", type=int, required=True, metavar="I", help="which subtask, from 0")
     parser.add_argument("--parallelism", type=int, required=True, metavar="N", help="of how many")
     parser.add_argument("--into", required=True, metavar="DIR", help="directory to make; it must not hold anything")
+    parser.add_argument(
+        "--fall-back", action="store_true", help="where the checkpoint is damaged, restore the one before it"
+    )
     add_common(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..keyed.restore import plan_restore, restore
-
     configuration = configuration_of(arguments)
     closeables = CloseableRegistry()
-    with CheckpointStore(configuration) as store:
-        location, metadata = store.read(arguments.checkpoint)
-    key_groups = key_groups_of(arguments.subtask, arguments.parallelism, metadata.max_parallelism)
-    plan = plan_restore(metadata.states, key_groups)
     with (
+        CheckpointStore(configuration) as store,
         FileSystems(configuration) as file_systems,
         closing_on_interrupt(closeables),
-        progress_bar("restoring", plan.bytes, quiet=arguments.quiet or arguments.json) as progress,
     ):
+        done = with_fall_back(
+            store,
+            arguments.checkpoint,
+            lambda checkpoint: _restore(checkpoint, arguments, store, file_systems, closeables),
+            fall_back=arguments.fall_back,
+        )
+    location, directory, report = done.result
+    if arguments.json:
+        print_json({**_document(arguments, location, directory, report), "fell_back": done.reason})
+    elif not arguments.quiet:
+        if done.reason:
+            print(f"fell back to {location}: {done.reason}")
+        print(summary(report.copy))
+        own = report.key_groups
+        print(f"key groups {own.first} to {own.last} in {directory}: {_how(report)}")
+    return 0
+
+
+def _restore(
+    checkpoint: str,
+    arguments: argparse.Namespace,
+    store: CheckpointStore,
+    file_systems: FileSystems,
+    closeables: CloseableRegistry,
+) -> tuple[str, str, RestoreReport]:
+    from ..keyed.restore import plan_restore, restore
+
+    location, metadata = store.read(checkpoint)
+    key_groups = key_groups_of(arguments.subtask, arguments.parallelism, metadata.max_parallelism)
+    plan = plan_restore(metadata.states, key_groups)
+    with progress_bar("restoring", plan.bytes, quiet=arguments.quiet or arguments.json) as progress:
         directory, report = restore(
             plan, location, arguments.into, StateDownloader(file_systems), closeables, progress=progress
         )
-    if arguments.json:
-        print_json(_document(arguments, str(location), directory, report))
-    elif not arguments.quiet:
-        print(summary(report.copy))
-        print(f"key groups {key_groups.first} to {key_groups.last} in {directory}: {_how(report)}")
-    return 0
+    return str(location), directory, report
 
 
 def _how(report: Any) -> str:
@@ -69,5 +96,14 @@ def _document(arguments: argparse.Namespace, checkpoint: str, directory: str, re
         **totals(report.copy.files, report.copy.seconds),
         "bytes_saved": report.bytes_saved,
         "phases": dict(report.seconds),
+        "transfers": [
+            {
+                "method": each.decision.method.value,
+                "reason": each.decision.reason,
+                "files": each.files,
+                "bytes": each.bytes,
+            }
+            for each in report.transfers
+        ],
         "errors": [],
     }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...backends.errors import TransferError
 from ...backends.options import Configuration
+from ..checkpoint.fallback import with_fall_back
 from ..checkpoint.store import CheckpointStore
 from ..handles import key_groups_of
 from .options import options_from, share_secrets
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 #: Columns of what `restore` returns; bytes are bytes, seconds are seconds.
 COLUMNS = (
     "subtask int, executor string, host string, files int, bytes long, bytes_reused long, "
-    "method string, seconds double, cpu_seconds double, verified string, attempt int"
+    "method string, seconds double, cpu_seconds double, verified string, attempt int, "
+    "checkpoint string, fell_back string"
 )
 
 
@@ -34,6 +36,7 @@ def restore(
     *,
     configuration: Configuration | None = None,
     method: str | None = None,
+    fall_back: bool = False,
 ) -> DataFrame:
     """Bring a checkpoint's state onto the executors, where `open_state` finds it.
 
@@ -44,6 +47,8 @@ def restore(
         parallelism: number of subtasks; by default the checkpoint's own.
         configuration: by default `options_from` the session.
         method: a backend's name, instead of the option ``transfer.backend``.
+        fall_back: where a file of the checkpoint is missing, short or corrupt, restore the one
+            before it. The column ``checkpoint`` says which was used, ``fell_back`` why.
 
     Raises:
         CheckpointNotFound: there is no such checkpoint.
@@ -55,8 +60,25 @@ def restore(
     if method is not None:
         configuration = configuration.with_arguments({"transfer.backend": method})
     share_secrets(spark, configuration)
-    with CheckpointStore(configuration) as checkpoints:
-        location, metadata = checkpoints.read(checkpoint)
+    with CheckpointStore(configuration) as store:
+        done = with_fall_back(
+            store,
+            checkpoint,
+            lambda each: _restore(spark, each, parallelism, store, configuration),
+            fall_back=fall_back,
+        )
+    used = {"checkpoint": done.checkpoint, "fell_back": done.reason}
+    return spark.createDataFrame([{**row, **used} for row in done.result], COLUMNS)
+
+
+def _restore(
+    spark: SparkSession,
+    checkpoint: str,
+    parallelism: int | None,
+    store: CheckpointStore,
+    configuration: Configuration,
+) -> list[dict[str, Any]]:
+    location, metadata = store.read(checkpoint)
     parallelism = metadata.parallelism if parallelism is None else parallelism
     key_groups_of(0, parallelism, metadata.max_parallelism)
     context = spark.sparkContext
@@ -64,7 +86,7 @@ def restore(
     with surfacing(f"restore of {location}"):
         found = context.parallelize(range(parallelism), parallelism).mapPartitions(task).collect()
     raise_first(error for _, error in found)
-    return spark.createDataFrame([row for row, _ in found], COLUMNS)
+    return [row for row, _ in found if row is not None]
 
 
 @dataclass(frozen=True)
