@@ -13,6 +13,7 @@ from statelift.bench import report, suite
 from statelift.bench.data import Object, Shape, make_objects, wrong_files
 from statelift.bench.measure import run
 from statelift.bench.memory_limit import limited
+from statelift.bench.reuse import measure as measure_reuse
 from statelift.bench.rounds import Spread, order, ratios, spread
 from statelift.bench.sample import Recorder, Sample, Skipped, read
 
@@ -153,3 +154,10 @@ def test_the_memory_limit_holds() -> None:
         fits = run([sys.executable, "-c", "print('{}')"], cpu=None, env=os.environ, memory=memory)
     assert usage.exit != 0
     assert fits.exit == 0, fits.tail
+
+
+def test_reuse_reads_no_data(tmp_path):
+    found = measure_reuse(tmp_path, 1 << 20, 3)
+    assert (found["bytes_moved"], found["methods"]) == (0, {"hard-link": 3})
+    # Modules that are imported on the way are read; state is not.
+    assert measure_reuse(tmp_path / "again", 4 << 20, 3)["bytes_read"] < 1 << 20
