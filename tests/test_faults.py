@@ -83,7 +83,7 @@ def s5cmd_path() -> str:
 KINDS = [
     Kind("stream", "statelift.backends.stream", "StreamFileSystem"),
     Kind("sdk", "statelift.backends.sdk", "SdkFileSystem"),
-    Kind("s5cmd", "statelift.s5cmd_integration", "S5cmdFileSystem", {"s3.s5cmd.path": s5cmd_path()}, quick=True),
+    Kind("s5cmd", "statelift.s5cmd_integration", "S5cmdFileSystem", {"s3.s5cmd.path": s5cmd_path()}),
     Kind("wire", "statelift.backends.wire", "WireFileSystem", {"wire.retry-time": "5s"}, quick=True),
 ]
 
