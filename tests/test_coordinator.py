@@ -361,6 +361,16 @@ def restarted(base: Path) -> Coordinator:
     return again
 
 
+def test_a_checkpoint_of_a_number_that_this_job_retains_is_not_claimed(tmp_path: Path) -> None:
+    uri, _ = foreign_checkpoint(tmp_path / "theirs")
+    foreign_checkpoint(tmp_path / "ours")
+    one = restarted(tmp_path / "ours")
+    with pytest.raises(CheckpointError, match="has one of that number"):
+        one.restore(uri, ClaimMode.CLAIM)
+    assert one.restore(uri).checkpoint_id == 1
+    assert restorable(tmp_path / "ours") == restorable(tmp_path / "theirs") == [1]
+
+
 def test_no_claim_refuses_an_incremental_first_checkpoint(tmp_path: Path) -> None:
     uri, worker = foreign_checkpoint(tmp_path / "theirs")
     one = coordinator(tmp_path / "ours")

@@ -138,12 +138,21 @@ class Coordinator:
 
         CLAIM makes it ours: it is deleted once subsumed. NO_CLAIM never touches it and needs the
         next checkpoint to be full. LEGACY uses its files for ever and never deletes them.
+
+        Raises:
+            CheckpointNotFound: there is no such checkpoint.
+            CheckpointError: it is damaged, or bears the number of one that this job retains.
         """
         location, metadata = self._store.read(checkpoint)
         with self._lock:
             known = self._completed.get(location.checkpoint_id)
             if known is not None and known.location == location:
                 return known
+            if mode is not ClaimMode.NO_CLAIM and metadata.checkpoint_id in self._completed:
+                raise CheckpointError(
+                    f"{checkpoint} is checkpoint {metadata.checkpoint_id}, and {self.base} has one of that number",
+                    remedy="restore it under a fresh base, or without claiming it",
+                )
             restored = CompletedCheckpoint(location, metadata, deletable=mode is ClaimMode.CLAIM)
             self._next_id = max(self._next_id, metadata.checkpoint_id + 1)
             if mode is ClaimMode.NO_CLAIM:
