@@ -147,6 +147,18 @@ def test_inspect_is_the_same_under_both_names(job: Base, run: Run) -> None:
     assert run("checkpoint", "inspect", checkpoint) == run("inspect", checkpoint)
 
 
+def test_inspect_says_how_a_restore_would_get_the_files(job: Base, run: Run, tmp_path: Path) -> None:
+    checkpoint = job.complete(1, "a")
+    found = json.loads(run("checkpoint", "inspect", checkpoint, "--into", tmp_path / "new", "--json")[1])["transfers"]
+    assert {each["method"]: each["files"] for each in found if "metadata" not in each["reason"]} == {
+        "reuse": 2,
+        "paths copy": 2,
+    }
+    words = ("checkpoint", "inspect", checkpoint, "--into", tmp_path / "new", "-c", "state.force-copy=true")
+    assert "by paths copy: copying is forced" in run(*words)[1]
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("action", ["ls", "orphans"])
 def test_a_base_without_checkpoints_is_an_error(tmp_path: Path, run: Run, action: str) -> None:
     code, _, err = run("checkpoint", action, tmp_path)

@@ -20,7 +20,7 @@ from ..backends.report import CopiedFile, Progress
 from ..backends.request import CopyRequest, locate
 from .checkpoint.layout import CheckpointLocation
 from .file_systems import STREAM, FileSystems
-from .handles import InMemoryHandle, SegmentHandle, StateHandle
+from .handles import InMemoryHandle, SegmentHandle, StateFile, StateHandle
 from .strategy import FORCED, ClaimMode, Decision, Method, Plan, Restore, plan_restore_transfer
 
 HARD_LINK = "hard-link"
@@ -105,6 +105,18 @@ def _decision_of(plan: Plan, file: CopiedFile) -> Decision:
         return plan.for_file(name, link=True)
     method = Method.BYTES_COPY if file.method == STREAM else Method.PATHS_COPY
     return Decision(method, plan.for_file(name).reason)
+
+
+def expected_transfers(
+    file_systems: FileSystems, location: CheckpointLocation, files: Iterable[StateFile], directory: str
+) -> tuple[Transfer, ...]:
+    """How a restore of these files into a directory would get them, without doing it."""
+    plan = restore_plan(file_systems, location, directory)
+    found: dict[Decision, list[int]] = {}
+    for file in files:
+        decision = decide(plan, location, file.handle, os.path.join(directory, file.name))
+        found.setdefault(decision, []).append(file.size)
+    return tuple(Transfer(decision, len(sizes), sum(sizes)) for decision, sizes in found.items())
 
 
 def on_one_disk(source: str, destination: str) -> bool:

@@ -11,7 +11,9 @@ from ...backends.errors import CheckpointError, CheckpointNotFound
 from ..checkpoint.layout import EXCLUSIVE, SHARED, TASKOWNED, CheckpointLocation
 from ..checkpoint.metadata import CheckpointMetadata
 from ..checkpoint.store import CheckpointStore
+from ..file_systems import FileSystems
 from ..handles import InMemoryHandle, KeyedStateHandle, RelativeFileHandle, SegmentHandle, StateFile
+from ..linking import Transfer, expected_transfers
 from .arguments import add_common, configuration_of
 from .outcome import print_json
 from .text import count_text, size_text, table_text
@@ -24,6 +26,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "checkpoint", metavar="CHECKPOINT", help="<base>/chk-<number>, or a savepoint; <base> lists its checkpoints"
     )
+    parser.add_argument("--into", metavar="DIR", help="say how a restore into this directory would get each file")
     parser.add_argument("--files", action="store_true", help="list every file")
     add_common(parser, copies=False)
 
@@ -33,11 +36,34 @@ def run(arguments: argparse.Namespace) -> int:
         if not _is_snapshot(store, arguments.checkpoint):
             return _list(store, arguments)
         location, metadata = store.read(arguments.checkpoint)
+    transfers = _transfers(location, metadata, arguments)
     if arguments.json:
-        print_json(_document(location, metadata))
+        print_json({**_document(location, metadata), **_transfer_records(transfers)})
     else:
         print("\n".join(_lines(location, metadata, files=arguments.files)))
+        for each in transfers or ():
+            print(f"{count_text(each.files, 'file')}, {size_text(each.bytes)} by {each}")
     return 0
+
+
+def _transfers(
+    location: CheckpointLocation, metadata: CheckpointMetadata, arguments: argparse.Namespace
+) -> tuple[Transfer, ...] | None:
+    if arguments.into is None:
+        return None
+    files = [file for state in metadata.states for file in _files(state)]
+    with FileSystems(configuration_of(arguments)) as file_systems:
+        return expected_transfers(file_systems, location, files, arguments.into)
+
+
+def _transfer_records(transfers: tuple[Transfer, ...] | None) -> dict[str, Any]:
+    if transfers is None:
+        return {}
+    records = [
+        {"method": each.decision.method.value, "reason": each.decision.reason, "files": each.files, "bytes": each.bytes}
+        for each in transfers
+    ]
+    return {"transfers": records}
 
 
 def _is_snapshot(store: CheckpointStore, name: str) -> bool:
