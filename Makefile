@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 PY := $(VENV)/bin/python
 SIZE ?= 256m
+# Most tests wait more than they compute, so a third worker keeps two cores busy.
+WORKERS ?= 3
 PACKAGES := backends s5cmd_integration transfer bench
 
 export PYTHONDONTWRITEBYTECODE =
@@ -13,7 +15,7 @@ demo: $(VENV)/.ready
 	$(VENV)/bin/statelift demo --size $(SIZE)
 
 test: lint types
-	$(PY) -m pytest -m "not slow" -q
+	$(PY) -m pytest -m "not slow" -q -n $(WORKERS) --dist loadgroup
 
 test-slow: $(VENV)/.ready
 	$(PY) -m pytest -m slow -q

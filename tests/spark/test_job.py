@@ -8,10 +8,19 @@ import pytest
 
 from statelift.backends.errors import BackendError, CheckpointError, CheckpointNotFound, UsageError
 from statelift.backends.options import Configuration
+from statelift.transfer.checkpoint.coordinator import Coordinator
 from statelift.transfer.checkpoint.layout import CheckpointLocation
 from statelift.transfer.checkpoint.store import CheckpointStore
 from statelift.transfer.demo.events import add, begin
-from statelift.transfer.spark import TaskState, checkpoint, complete_checkpoint, encode_snapshot, open_state
+from statelift.transfer.spark import (
+    TaskState,
+    checkpoint,
+    complete_checkpoint,
+    coordinated_checkpoint,
+    encode_snapshot,
+    open_state,
+)
+from statelift.transfer.strategy import ClaimMode
 
 pytestmark = pytest.mark.spark
 
@@ -130,3 +139,31 @@ def test_a_checkpoint_needs_every_subtask(settings: Configuration, bucket: str, 
         complete_checkpoint(location, [encode_snapshot(handle, 2)], **common)
     with CheckpointStore(settings) as store:
         assert not store.objects.exists(location.metadata)
+
+
+def test_a_coordinator_completes_subsumes_and_starts_full_from_anothers_checkpoint(
+    spark: Any, settings: Configuration, bucket: str, tmp_path: Any
+) -> None:
+    base, other = f"s3://{bucket}/coordinated", f"s3://{bucket}/other"
+    common: dict[str, Any] = {"key": "key", "max_parallelism": MAX_PARALLELISM, "configuration": settings}
+    first, second, third = sums(0, 3000), sums(2900, 3100, each=2), sums(0, 50)
+    checkpoint(spark, frame(spark, first), begin, other, 4, parallelism=1, **common)
+    with CheckpointStore(settings) as store:
+        coordinator = Coordinator(base, store)
+        coordinator.start()
+        restored = coordinator.restore(f"{other}/chk-4", ClaimMode.NO_CLAIM)
+        one = coordinated_checkpoint(
+            spark, frame(spark, second), add, coordinator, parallelism=2, previous=restored, **common
+        )
+        two = coordinated_checkpoint(spark, frame(spark, third), add, coordinator, parallelism=2, **common)
+        with pytest.raises(BackendError, match="ZeroDivisionError"):
+            coordinated_checkpoint(spark, frame(spark, third), fail, coordinator, parallelism=2, **common)
+        coordinator.close()
+        assert [each.checkpoint_id for each in store.list(base)] == [two.location.checkpoint_id]
+        assert [each.checkpoint_id for each in store.list(other)] == [4]
+    assert one.bytes_uploaded > two.bytes_uploaded
+    assert values(settings, str(two.location), 1, tmp_path) == packed(first, second, third)
+
+
+def fail(*_: Any) -> None:
+    raise ZeroDivisionError

@@ -17,18 +17,20 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...backends.errors import CheckpointError, TransferError, UsageError
 from ...backends.options import Configuration
+from ..checkpoint.coordinator import CompletedCheckpoint, Coordinator
 from ..checkpoint.layout import CheckpointLocation
 from ..checkpoint.metadata import CheckpointMetadata, decode, encode
 from ..checkpoint.store import CheckpointStore
 from ..handles import KeyedStateHandle, key_groups_of
 from ..keyed.key_groups import key_group_expression, subtask_expression
+from ..strategy import Sharing
 from .options import options_from, share_secrets
 from .outcomes import as_result, attempts_of, raise_first, surfacing
 from .state import TaskState, open_state
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 #: Applies a subtask's updates, as Arrow batches with the column ``key_group``, to its state.
 Update: TypeAlias = "Callable[[TaskState, Iterator[RecordBatch]], object]"
@@ -89,12 +91,9 @@ def checkpoint(
     before = f"{location.base}/chk-{previous}" if isinstance(previous, int) else previous
     key_groups_of(0, parallelism, max_parallelism)
     _check(location, before, max_parallelism, configuration)
-    task = _Task(location, before, parallelism, max_parallelism, update, configuration, attempts_of(spark.sparkContext))
-    routed = updates.withColumn(KEY_GROUP, key_group_expression(key, max_parallelism))
-    subtask = subtask_expression(key, max_parallelism, parallelism=parallelism)
-    with surfacing(f"checkpoint {location}"):
-        rows = routed.repartitionById(parallelism, subtask).mapInArrow(task, _ROW).collect()
-    raise_first(row.error for row in rows)
+    attempts = attempts_of(spark.sparkContext)
+    task = _Task(location, before, parallelism, max_parallelism, update, configuration, attempts)
+    rows = task.run_all(updates, key)
     complete_checkpoint(
         location,
         [bytes(row.handle) for row in rows],
@@ -103,9 +102,63 @@ def checkpoint(
         max_parallelism=max_parallelism,
         properties=properties,
     )
+    return _report(location, rows, started)
+
+
+def coordinated_checkpoint(
+    spark: SparkSession,
+    updates: DataFrame,
+    update: Update,
+    coordinator: Coordinator,
+    *,
+    key: str,
+    parallelism: int,
+    max_parallelism: int = 128,
+    previous: CompletedCheckpoint | None = None,
+    configuration: Configuration | None = None,
+) -> CheckpointReport:
+    """Like `checkpoint`, for a job whose checkpoints a coordinator numbers, completes, subsumes and deletes.
+
+    Args:
+        previous: the checkpoint to go on from: by default the coordinator's newest; after
+            ``coordinator.restore(…)`` what that returned. Without either, state begins empty.
+
+    Raises:
+        CheckpointError: the coordinator was replaced, or ``previous`` is damaged; the checkpoint is aborted.
+        CopyFailed: files could not be uploaded; the checkpoint is aborted.
+    """
+    started = time.monotonic()
+    configuration = configuration or options_from(spark)
+    share_secrets(spark, configuration)
+    newest = previous or coordinator.latest
+    before = None if newest is None else str(newest.location)
+    pending = coordinator.trigger(parallelism, max_parallelism)
+    try:
+        _check(pending.location, before, max_parallelism, configuration)
+        task = _Task(
+            pending.location,
+            before,
+            parallelism,
+            max_parallelism,
+            update,
+            configuration,
+            attempts_of(spark.sparkContext),
+            full=pending.sharing is not Sharing.FORWARD_BACKWARD,
+        )
+        rows = task.run_all(updates, key)
+    except BaseException:
+        coordinator.abort(pending.checkpoint_id)
+        raise
+    for row in rows:
+        handle = decode(bytes(row.handle), name=str(pending.location)).states[0]
+        coordinator.acknowledge(pending.checkpoint_id, row.subtask, handle)
+    return _report(pending.location, rows, started)
+
+
+def _report(location: CheckpointLocation, rows: list[Row], started: float) -> CheckpointReport:
     return CheckpointReport(
         location=location,
-        parallelism=parallelism,
+        parallelism=len(rows),
         files=sum(row.files for row in rows),
         bytes=sum(row.bytes for row in rows),
         bytes_uploaded=sum(row.bytes_uploaded for row in rows),
@@ -182,6 +235,16 @@ class _Task:
     update: Update
     configuration: Configuration
     attempts: int
+    full: bool = False
+
+    def run_all(self, updates: DataFrame, key: str) -> list[Row]:
+        """Route rows to subtasks by their key group, run one task a subtask, and return what each did."""
+        routed = updates.withColumn(KEY_GROUP, key_group_expression(key, self.max_parallelism))
+        subtask = subtask_expression(key, self.max_parallelism, parallelism=self.parallelism)
+        with surfacing(f"checkpoint {self.location}"):
+            rows: list[Row] = routed.repartitionById(self.parallelism, subtask).mapInArrow(self, _ROW).collect()
+        raise_first(row.error for row in rows)
+        return rows
 
     def __call__(self, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         import pyarrow as pa
@@ -205,7 +268,7 @@ class _Task:
             self.previous, subtask, self.parallelism, self.configuration, max_parallelism=self.max_parallelism
         ) as state:
             self.update(state, batches)
-            snapshot = state.snapshot_to(self.location)
+            snapshot = state.snapshot_to(self.location, full=self.full)
         handle = snapshot.handle
         return {
             "handle": encode_snapshot(handle, self.parallelism),

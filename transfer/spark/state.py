@@ -37,10 +37,13 @@ class TaskState(KeyedState):
     _configuration: Configuration
     _pool: FilePool
 
-    def snapshot_to(self, location: CheckpointLocation | str) -> SnapshotReport:
+    def snapshot_to(self, location: CheckpointLocation | str, *, full: bool = False) -> SnapshotReport:
         """Upload what no earlier checkpoint has; the driver completes the checkpoint (`complete_checkpoint`).
 
         The files stay on this executor's disk, where a restore of the checkpoint finds them.
+
+        Args:
+            full: upload every file, as the first checkpoint after a NO_CLAIM restore must.
 
         Raises:
             CheckpointError: ``location`` names no checkpoint.
@@ -48,7 +51,7 @@ class TaskState(KeyedState):
         """
         location = CheckpointLocation.parse(location) if isinstance(location, str) else location
         with FileSystems(self._configuration) as file_systems:
-            report = take(self, location, StateUploader(file_systems), CloseableRegistry())
+            report = take(self, location, StateUploader(file_systems), CloseableRegistry(), full=full)
         for file in report.handle.shared:
             path = os.path.join(self.directory, file.name)
             digest = pooled_digest(location, file.handle, path)
