@@ -8,16 +8,18 @@ urllib3's pools give hold of the sockets.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
 from .batch import backoff
 from .closeables import CloseableRegistry
-from .errors import CopyCancelled, SourceChanged, TransferError
+from .errors import BackendError, CopyCancelled, SourceChanged, TransferError
 from .s3_access import S3Access
 from .s3_errors import checksum_of, store_error, translating
 
@@ -63,6 +65,7 @@ class InterruptibleClient:
         self._stall = access.transfer.stall_timeout
         self._resume_at = 0.0
         self._connections: set[Any] = set()
+        self._sockets: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._registered = contextlib.ExitStack()
@@ -89,6 +92,10 @@ class InterruptibleClient:
         # s3transfer forgets the answers that it does not read to their end, and their connections with them.
         for connection in list(self._connections):
             connection.close()
+        # An answer that could not be parsed keeps its socket for as long as somebody keeps the error.
+        for each in list(self._sockets):
+            if each.fileno() >= 0:
+                os.close(each.detach())
 
     # Requests
 
@@ -122,6 +129,9 @@ class InterruptibleClient:
         if "Bucket" not in params or "Key" not in params or "Error" in parsed:
             return
         where = (params["Bucket"], params["Key"])
+        if (trouble := _without_size(model.name, parsed)) is not None:
+            _forget_body(parsed)
+            raise trouble
         if model.name in {"GetObject", "HeadObject"}:
             self.seen[where] = seen = _seen(parsed)
             wanted = params.get("IfMatch")
@@ -173,6 +183,7 @@ def _tracked(connection: Any, owner: InterruptibleClient) -> Any:
             super().connect()
             with owner._lock:
                 owner._connections.add(self)
+                owner._sockets.add(self.sock)
 
         def close(self) -> None:
             super().close()
@@ -238,9 +249,29 @@ def _failure(operation: str, response: Any, exception: Exception | None) -> Tran
     http, parsed = response
     details = parsed.get("Error")
     if not details:
-        return None
+        trouble = _without_size(operation, parsed)
+        if trouble:
+            _forget_body(parsed)
+        return trouble
     status = parsed.get("ResponseMetadata", {}).get("HTTPStatusCode", http.status_code)
     return store_error(str(details.get("Code", "")), str(details.get("Message", "")), operation, status=status)
+
+
+def _forget_body(parsed: dict[str, Any]) -> None:
+    """Close what nobody will read, and its socket with it."""
+    body = parsed.get("Body")
+    if body is not None:
+        body.close()
+
+
+def _without_size(operation: str, parsed: dict[str, Any]) -> TransferError | None:
+    """s3transfer waits for ever for the end of a download whose first answer does not tell the object's size."""
+    if operation != "GetObject":
+        return None
+    told = str(parsed.get("ContentRange") or parsed.get("ContentLength", ""))
+    if told.rpartition("/")[2].isdecimal():
+        return None
+    return BackendError("the store's answer does not tell its length: its head was cut or altered", transient=True)
 
 
 def _translated(exception: Exception) -> TransferError | None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from .checksums import crc64nvme_of_descriptor, to_base64
 from .closeables import CloseableRegistry
@@ -25,7 +27,7 @@ from .errors import CopyCancelled, IntegrityError, SourceChanged, StalledTransfe
 from .landing import Landing, StagingArea
 from .request import CopyRequest, Location, locate
 from .s3_access import S3Access
-from .s3_errors import checksum_of
+from .s3_errors import checksum_of, translating
 from .sdk_classic import Advance, Copied, require_unchanged, s3_object
 from .sdk_client import Seen, bare
 from .sdk_files import compare
@@ -78,6 +80,7 @@ class CrtClient:
             self._reset()
         with self._lock:
             if self._client is None:
+                self._require_trust()
                 self._serializer = self._new_serializer()
                 self._client = self._new_client()
 
@@ -92,10 +95,35 @@ class CrtClient:
             ended.wait(_CLOSE)
 
     @property
+    def _endpoint(self) -> SplitResult:
+        return urlsplit(self._access.options.endpoint or "https://s3.amazonaws.com")
+
+    @property
     def port(self) -> int:
         """Of the endpoint's connections."""
-        parts = urlsplit(self._access.options.endpoint or "https://s3.amazonaws.com")
-        return parts.port or (80 if parts.scheme == "http" else 443)
+        return self._endpoint.port or (80 if self._endpoint.scheme == "http" else 443)
+
+    def _require_trust(self) -> None:
+        """Shake hands with a configured endpoint once: the CRT answers a bad certificate after 10 to 30 s.
+
+        (s2n-tls delays the news of a failed handshake, "blinding", and cannot be interrupted meanwhile.)
+        """
+        endpoint = self._access.options.endpoint
+        if endpoint is None or self._endpoint.scheme == "http":
+            return
+        context = ssl.create_default_context(cafile=self._bundle())
+        host, limit = self._endpoint.hostname, self._access.transfer.connect_timeout
+        with (
+            translating(endpoint),
+            socket.create_connection((host, self.port), timeout=limit) as connection,
+            context.wrap_socket(connection, server_hostname=host),
+        ):
+            pass
+
+    def _bundle(self) -> str | None:
+        return (
+            str(self._access.options.ca_bundle or self._access.session().get_config_variable("ca_bundle") or "") or None
+        )
 
     def _new_serializer(self) -> Any:
         from botocore.config import Config
@@ -136,10 +164,9 @@ class CrtClient:
     def _tls(self) -> Any:
         from awscrt.io import ClientTlsContext, TlsContextOptions
 
-        bundle = self._access.options.ca_bundle or self._access.session().get_config_variable("ca_bundle")
         options = TlsContextOptions()
-        if bundle:
-            options.override_default_trust_store_from_path(ca_filepath=str(bundle))
+        if bundle := self._bundle():
+            options.override_default_trust_store_from_path(ca_filepath=bundle)
         return ClientTlsContext(options).new_connection_options()
 
     def _credentials(self) -> Any:
@@ -214,14 +241,14 @@ class CrtEngine:
                 return self._head(source, request)
             end = request.offset + request.length - 1 if request.length is not None else ""
             extra["Range"] = f"bytes={request.offset}-{end}"
-        # A checksum of ours spares the CRT's search for the store's, which is a request more.
-        transfer = _Transfer(self, request, advance, validate=self._verify and not request.has_checksum)
+        # A checksum of ours spares the CRT's search for the store's, which is a request more. It is
+        # also how the CRT finds out that an object is empty: without it, it asks for a range and fails.
+        known = request.has_checksum and bool(request.expected)
+        transfer = _Transfer(self, request, advance, validate=self._verify and not known)
         headers = transfer.run("download", s3_object(source), landing.path, extra)
         return _seen(headers, request)
 
     def _head(self, location: Location, request: CopyRequest) -> Seen:
-        from .s3_errors import translating
-
         with translating(request.source, request):
             answer: Any = self._access.client().head_object(**s3_object(location))  # type: ignore[attr-defined]
         return Seen(answer.get("ContentLength"), answer.get("ETag"))

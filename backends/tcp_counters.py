@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import struct
 
 #: ``tcpi_bytes_acked`` and ``tcpi_bytes_received`` in ``struct tcp_info`` (linux/tcp.h, since Linux 4.1).
@@ -27,9 +28,16 @@ def bytes_moved(port: int) -> int | None:
 
 def _moved(fd: int, port: int) -> int:
     try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return 0
         # A descriptor of our own: the other one may be closed at any time by its owner.
-        connection = socket.socket(fileno=os.dup(fd))
+        own = os.dup(fd)
     except OSError:
+        return 0
+    try:
+        connection = socket.socket(fileno=own)
+    except OSError:
+        os.close(own)
         return 0
     with connection:
         try:
