@@ -15,7 +15,8 @@ demo: $(VENV)/.ready
 	$(VENV)/bin/statelift demo --size $(SIZE)
 
 test: lint types
-	$(PY) -m pytest -m "not slow" -q -n $(WORKERS) --dist loadgroup
+	$(PY) -m pytest -m "not slow and not spark" -q -n $(WORKERS)
+	$(PY) -m pytest -m "not slow and spark" -q
 
 test-slow: $(VENV)/.ready
 	$(PY) -m pytest -m slow -q

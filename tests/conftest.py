@@ -25,14 +25,6 @@ _AMBIENT = ("AWS_", "STATELIFT_", "S3_", "RCLONE_")
 _PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all that needs Spark on one worker, which starts one cluster, and let it begin first."""
-    for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
-
-
 @pytest.fixture(autouse=True)
 def clean_environ(monkeypatch: pytest.MonkeyPatch) -> None:
     """No credentials, endpoint or proxy of the machine's own reaches a test."""

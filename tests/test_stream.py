@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from statelift.backends.options import Configuration
 from statelift.backends.stream import StreamFileSystem
 

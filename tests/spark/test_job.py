@@ -147,6 +147,10 @@ def test_a_coordinator_completes_subsumes_and_starts_full_from_anothers_checkpoi
     base, other = f"s3://{bucket}/coordinated", f"s3://{bucket}/other"
     common: dict[str, Any] = {"key": "key", "max_parallelism": MAX_PARALLELISM, "configuration": settings}
     first, second, third = sums(0, 3000), sums(2900, 3100, each=2), sums(0, 50)
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
     checkpoint(spark, frame(spark, first), begin, other, 4, parallelism=1, **common)
     with CheckpointStore(settings) as store:
         coordinator = Coordinator(base, store)
@@ -163,7 +167,3 @@ def test_a_coordinator_completes_subsumes_and_starts_full_from_anothers_checkpoi
         assert [each.checkpoint_id for each in store.list(other)] == [4]
     assert one.bytes_uploaded > two.bytes_uploaded
     assert values(settings, str(two.location), 1, tmp_path) == packed(first, second, third)
-
-
-def fail(*_: Any) -> None:
-    raise ZeroDivisionError
