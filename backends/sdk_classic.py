@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -345,12 +345,13 @@ class _Range:
             self._client.client.head_object(**s3_object(self._source))
             return self._client.seen[self._source.bucket, self._source.key], 0
         answer = self._client.client.get_object(**s3_object(self._source), **self._conditions())
-        start = str(answer.get("ContentRange")).removeprefix("bytes ").partition("-")[0]
-        if start != str(request.offset):
-            message = f"{request.source} answered with {answer.get('ContentRange')}, not from {request.offset}"
-            raise IntegrityError(message, request=request)
-        seen = self._client.seen[self._source.bucket, self._source.key]
-        return Seen(seen.size, seen.etag), self._write(answer["Body"])
+        with closing(answer["Body"]) as body:
+            start = str(answer.get("ContentRange")).removeprefix("bytes ").partition("-")[0]
+            if start != str(request.offset):
+                message = f"{request.source} answered with {answer.get('ContentRange')}, not from {request.offset}"
+                raise IntegrityError(message, request=request)
+            seen = self._client.seen[self._source.bucket, self._source.key]
+            return Seen(seen.size, seen.etag), self._write(body)
 
     def _conditions(self) -> dict[str, str]:
         request = self._request

@@ -178,6 +178,7 @@ class InterruptibleClient:
 def _tracked(connection: Any, owner: InterruptibleClient) -> Any:
     class Tracked(connection):  # type: ignore[misc]
         head_until: float | None = None
+        dropped = False
 
         def connect(self) -> None:
             super().connect()
@@ -193,15 +194,21 @@ def _tracked(connection: Any, owner: InterruptibleClient) -> Any:
         def getresponse(self) -> Any:
             self.head_until = time.monotonic() + owner._stall
             try:
-                return super().getresponse()
+                answer = super().getresponse()
             finally:
                 self.head_until = None
+            if self.dropped:
+                # http.client takes the end of the connection for the end of the head.
+                answer.close()
+                raise TimeoutError("the head of the answer did not arrive in time")
+            return answer
 
     return Tracked
 
 
 def _drop(connection: Any) -> None:
     """Make every call on this connection's socket return; its own thread closes it."""
+    connection.dropped = True
     found = connection.sock
     if isinstance(found, socket.socket):
         with contextlib.suppress(OSError):
@@ -265,11 +272,14 @@ def _forget_body(parsed: dict[str, Any]) -> None:
 
 
 def _without_size(operation: str, parsed: dict[str, Any]) -> TransferError | None:
-    """s3transfer waits for ever for the end of a download whose first answer does not tell the object's size."""
+    """s3transfer waits for ever for the end of a download whose first answer does not tell the object's size.
+
+    And it takes whatever comes for the whole of a body of unknown length.
+    """
     if operation != "GetObject":
         return None
-    told = str(parsed.get("ContentRange") or parsed.get("ContentLength", ""))
-    if told.rpartition("/")[2].isdecimal():
+    length, total = parsed.get("ContentLength"), str(parsed.get("ContentRange", "/0")).rpartition("/")[2]
+    if length is not None and total.isdecimal():
         return None
     return BackendError("the store's answer does not tell its length: its head was cut or altered", transient=True)
 

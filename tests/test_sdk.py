@@ -22,9 +22,7 @@ class TestSdk(Contract):
 
 
 class TestCrt(Contract):
-    traits = Traits(
-        pairs=frozenset({"download", "upload"}), methods=frozenset({"sdk"}), ranges=frozenset({"download"})
-    )
+    traits = Traits(pairs=frozenset({"download", "upload"}), methods=frozenset({"sdk"}), ranges=frozenset({"download"}))
     # rclone begins multipart uploads in a way that the CRT does not understand (see below).
     options: ClassVar[dict[str, object]] = {"sdk.client": "crt", "sdk.part-size": "32mb"}
 
