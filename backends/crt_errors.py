@@ -20,6 +20,7 @@ from .errors import (
 from .request import CopyRequest
 from .s3_errors import translating
 
+_TOO_MANY_REQUESTS = 429
 _STALLED = ("THROUGHPUT_FAILURE", "TIMEOUT", "TIMED_OUT")
 _CONNECTION = ("AWS_IO_SOCKET", "AWS_IO_TLS", "AWS_IO_DNS", "AWS_IO_", "AWS_ERROR_HTTP_", "AWS_ERROR_S3_PROXY")
 _DISK = {
@@ -49,9 +50,15 @@ def translating_crt(uri: str, local: str, request: CopyRequest) -> Iterator[None
             except AwsCrtError as error:
                 raise _translated(error, uri, local, request) from error
     except TransferError as error:
-        # The CRT has tried these again itself; only for a silent server it is us who gave up.
-        error.transient = isinstance(error, StalledTransfer)
+        # The CRT has tried again itself, but for a silent server and for 429.
+        error.transient = isinstance(error, StalledTransfer) or _status(error.__cause__) == _TOO_MANY_REQUESTS
         raise
+
+
+def _status(error: BaseException | None) -> int | None:
+    response = getattr(error, "response", {})
+    status: int | None = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status
 
 
 def _translated(error: object, uri: str, local: str, request: CopyRequest) -> TransferError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +51,27 @@ def reading(source: str, request: CopyRequest | None = None) -> Iterator[None]:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise AccessDenied(f"cannot read {source}: {reason}", request=request) from error
+
+
+@contextmanager
+def opened(path: str, request: CopyRequest) -> Iterator[int]:
+    """The descriptor of a regular file, for reading.
+
+    Raises:
+        SourceNotFound, AccessDenied: there is none, or it is something else.
+    """
+    with reading(path, request):
+        # A pipe without a writer would wait for one.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        with reading(path, request):
+            mode = os.fstat(fd).st_mode
+            if not stat.S_ISREG(mode):
+                code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+                raise OSError(code, os.strerror(code), path)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def require_space(requests: Iterable[CopyRequest]) -> None:

@@ -5,20 +5,18 @@ In this order, as far as the pair of files allows; each way goes on where the on
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import fnmatch
 import os
-import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from .batch import BatchPolicy, run_batch
 from .checksums import crc32c_of_descriptor, crc64nvme_of_descriptor
 from .closeables import CloseableRegistry
-from .disk import FULL, reading, writing
+from .disk import FULL, opened, reading, writing
 from .errors import IntegrityError, SourceChanged, TransferError, UnsupportedCopy, UsageError
 from .landing import Landing, StagingArea
 from .options import Configuration, OptionGroup, option
@@ -98,7 +96,7 @@ class LocalFileSystem:
     def _copy(self, request: CopyRequest, staging: StagingArea, counter: _Counter) -> CopiedFile:
         started = time.monotonic()
         source, destination = self._paths(request)
-        with _opened(source, request) as fd:
+        with opened(source, request) as fd:
             before = os.fstat(fd)
             length = _length(request, before.st_size)
             landing = staging.land(destination, request)
@@ -142,7 +140,7 @@ class LocalFileSystem:
         if not (self._transfer.verify and request.has_checksum):
             return "size", None
         verified, crc64nvme = "size", None
-        with _opened(path, request) as fd:
+        with opened(path, request) as fd:
             if request.crc32c is not None:
                 _require_equal("CRC32C", request.crc32c, crc32c_of_descriptor(fd), request)
                 verified = "crc32c"
@@ -165,23 +163,6 @@ class _Counter:
         if self.progress and count:
             self.progress(self.request, count)
         self.registry.check()
-
-
-@contextmanager
-def _opened(path: str, request: CopyRequest) -> Iterator[int]:
-    """A regular file's descriptor."""
-    with reading(path, request):
-        # A pipe without a writer would wait for one.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        with reading(path, request):
-            mode = os.fstat(fd).st_mode
-            if not stat.S_ISREG(mode):
-                code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-                raise OSError(code, os.strerror(code), path)
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _length(request: CopyRequest, size: int) -> int:

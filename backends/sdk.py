@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from .batch import BatchPolicy, run_batch
 from .closeables import CloseableRegistry
+from .crt_client import CrtClient
 from .errors import BackendUnavailable, UnsupportedCopy
 from .landing import StagingArea
 from .options import Configuration, OptionGroup, option, parse_size
@@ -18,8 +19,9 @@ from .report import CopiedFile, CopyReport, Progress
 from .request import CopyRequest, locate
 from .s3_access import S3Access
 from .s3_options import S3Options
-from .sdk_classic import Advance, ClassicEngine, Copied
-from .sdk_crt import CrtClient, CrtEngine
+from .sdk_classic import ClassicEngine
+from .sdk_crt import CrtEngine
+from .sdk_files import Advance, Copied
 from .transfer_options import TransferOptions
 
 _SMALLEST_PART = 5 << 20

@@ -12,41 +12,22 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any
 
-from .batch import backoff
-from .checksums import crc64nvme, crc64nvme_of_descriptor
 from .closeables import CloseableRegistry
-from .disk import reading
 from .errors import CopyCancelled, IntegrityError, SourceChanged, UnsupportedCopy
 from .landing import Landing, StagingArea
 from .request import CopyRequest, Location, locate
 from .s3_access import S3Access
 from .s3_errors import translating
 from .sdk_client import InterruptibleClient, Seen, bare
-from .sdk_files import StagedFile, compare
+from .sdk_files import Advance, Copied, StagedFile, UploadedFile, compare, s3_object
+from .sdk_range import RangeReader
 
 _READ = 1 << 20
 #: Seconds between two looks at a copy that is under way.
 _LOOK = 0.2
-Advance = Callable[[int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """One copy that is done."""
-
-    method: str
-    bytes: int
-    verified: str
-    crc64nvme: int | None = None
-    etag: str | None = None
-
-
-def s3_object(location: Location) -> dict[str, str]:
-    return {"Bucket": location.bucket, "Key": location.key}
 
 
 class ClassicEngine:
@@ -73,6 +54,7 @@ class ClassicEngine:
         self._retries = access.transfer.retries
         self._copy_part_size = copy_part_size
         self._client = InterruptibleClient(access, registry, connections=requests)
+        self._ranges = RangeReader(self._client, registry, retries=self._retries)
         self._moving = self._manager(part_size, requests)
         self._copying = self._manager(copy_part_size, requests)
 
@@ -120,7 +102,8 @@ class ClassicEngine:
             if request.expected:
                 landing.preallocate(request.expected)
             if request.is_range:
-                seen, crc = self._read_range(request, source, landing, advance)
+                with self._asking(request.source, request):
+                    seen, crc = self._ranges.read(request, landing, advance)
             else:
                 seen, crc = self._get(request, source, landing, advance)
             verified = compare(request, landing.fd, crc, seen) if self._verify else "size"
@@ -139,36 +122,11 @@ class ClassicEngine:
         size = os.fstat(landing.fd).st_size
         return seen, file.crc64nvme(size) if self._verify else 0
 
-    def _read_range(
-        self, request: CopyRequest, source: Location, landing: Landing, advance: Advance
-    ) -> tuple[Seen, int]:
-        """The manager knows whole objects only; a range is one request of its client."""
-        from s3transfer.utils import S3_RETRYABLE_DOWNLOAD_ERRORS
-
-        attempt = 0
-        with self._asking(request.source, request):
-            while True:
-                reader = _Range(self._client, request, source, landing, advance)
-                try:
-                    return reader.read()
-                except S3_RETRYABLE_DOWNLOAD_ERRORS:
-                    advance(-reader.position)
-                    if attempt >= self._retries or self._registry.closed:
-                        raise
-                self._registry.wait(backoff(attempt))
-                attempt += 1
-
     # Up
 
     def _upload(self, request: CopyRequest, path: str, destination: Location, advance: Advance) -> Copied:
-        with reading(request.source, request), open(path, "rb") as file:
-            before = os.fstat(file.fileno())
-            if request.size is not None and request.size != before.st_size:
-                message = f"{request.source} has {before.st_size} bytes instead of {request.size}"
-                raise IntegrityError(message, request=request)
-            crc = crc64nvme_of_descriptor(file.fileno()) if self._verify else 0
-            verified = compare(request, file.fileno(), crc, None) if self._verify else "size"
-        known = _Known(before.st_size, None, advance)
+        file = UploadedFile(request, path, verify=self._verify)
+        known = _Known(file.size, None, advance)
         self._finish(
             request,
             known,
@@ -177,10 +135,9 @@ class ClassicEngine:
             **_lower(s3_object(destination)),
             extra_args=self._access.options.upload_arguments,
         )
-        with reading(request.source, request):
-            require_unchanged(request, before, os.stat(path))
+        file.require_unchanged()
         seen = self._client.seen.get((destination.bucket, destination.key))
-        return Copied("sdk", before.st_size, verified, crc if self._verify else None, seen.etag if seen else None)
+        return Copied("sdk", file.size, file.verified, file.crc64nvme, seen.etag if seen else None)
 
     # Across
 
@@ -282,11 +239,6 @@ def _lower(names: dict[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in names.items()}
 
 
-def require_unchanged(request: CopyRequest, before: os.stat_result, after: os.stat_result) -> None:
-    if (before.st_ino, before.st_size, before.st_mtime_ns) != (after.st_ino, after.st_size, after.st_mtime_ns):
-        raise SourceChanged(f"{request.source} was changed while it was read", request=request)
-
-
 class _Known:
     """What is known of a transfer beforehand, and when it is over.
 
@@ -324,47 +276,3 @@ class _Known:
                 known.done.set()
 
         return Subscriber()
-
-
-class _Range:
-    """One ranged GET into a staged file."""
-
-    def __init__(
-        self, client: InterruptibleClient, request: CopyRequest, source: Location, landing: Landing, advance: Advance
-    ) -> None:
-        self.position = 0
-        self._client = client
-        self._request = request
-        self._source = source
-        self._landing = landing
-        self._advance = advance
-
-    def read(self) -> tuple[Seen, int]:
-        request = self._request
-        if request.expected == 0:
-            self._client.client.head_object(**s3_object(self._source))
-            return self._client.seen[self._source.bucket, self._source.key], 0
-        answer = self._client.client.get_object(**s3_object(self._source), **self._conditions())
-        with closing(answer["Body"]) as body:
-            start = str(answer.get("ContentRange")).removeprefix("bytes ").partition("-")[0]
-            if start != str(request.offset):
-                message = f"{request.source} answered with {answer.get('ContentRange')}, not from {request.offset}"
-                raise IntegrityError(message, request=request)
-            seen = self._client.seen[self._source.bucket, self._source.key]
-            return Seen(seen.size, seen.etag), self._write(body)
-
-    def _conditions(self) -> dict[str, str]:
-        request = self._request
-        end = request.offset + request.length - 1 if request.length is not None else ""
-        version = {"IfMatch": f'"{bare(request.etag)}"'} if request.etag else {}
-        return {"Range": f"bytes={request.offset}-{end}", **version}
-
-    def _write(self, body: Any) -> int:
-        value = 0
-        file = StagedFile(self._landing, self._client._registry, verify=False)
-        while chunk := body.read(_READ):
-            value = crc64nvme(chunk, value)
-            file.write(chunk)
-            self.position += len(chunk)
-            self._advance(len(chunk))
-        return value

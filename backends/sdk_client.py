@@ -25,6 +25,7 @@ from .s3_errors import checksum_of, store_error, translating
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 s (socket(7))
 _PARAMS = "statelift"
+_LATE = "the head of the answer did not arrive in time"
 #: Seconds that requests which clean up may take after a cancel; ending the whole copy has one.
 _GRACE = 0.6
 
@@ -195,12 +196,16 @@ def _tracked(connection: Any, owner: InterruptibleClient) -> Any:
             self.head_until = time.monotonic() + owner._stall
             try:
                 answer = super().getresponse()
+            except Exception as error:
+                if self.dropped:
+                    raise TimeoutError(_LATE) from error
+                raise
             finally:
                 self.head_until = None
             if self.dropped:
                 # http.client takes the end of the connection for the end of the head.
                 answer.close()
-                raise TimeoutError("the head of the answer did not arrive in time")
+                raise TimeoutError(_LATE)
             return answer
 
     return Tracked

@@ -1,17 +1,37 @@
-"""What s3transfer writes downloads to, and how a staged file is checked."""
+"""The local files of the sdk backend: what s3transfer writes to, and how files are checked."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from .checksums import crc32c_of_descriptor, crc64nvme, crc64nvme_joined, crc64nvme_of_descriptor
 from .closeables import CloseableRegistry
-from .disk import writing
-from .errors import IntegrityError
+from .disk import opened, reading, writing
+from .errors import IntegrityError, SourceChanged
 from .landing import Landing
-from .request import CopyRequest
+from .request import CopyRequest, Location
 from .sdk_client import Ended, Seen
+
+Advance: TypeAlias = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """One copy that is done."""
+
+    method: str
+    bytes: int
+    verified: str
+    crc64nvme: int | None = None
+    etag: str | None = None
+
+
+def s3_object(location: Location) -> dict[str, str]:
+    return {"Bucket": location.bucket, "Key": location.key}
 
 
 class StagedFile:
@@ -69,6 +89,40 @@ class StagedFile:
             joined = crc64nvme_joined(joined, value, end - start)
             position = end
         return joined if position == size else crc64nvme_of_descriptor(self._landing.fd, 0, size)
+
+
+class UploadedFile:
+    """A local file that is checked before it goes up, so that nothing wrong is published, and again after.
+
+    Attributes:
+        verified: the strongest of the request's checksums that was compared.
+
+    Raises:
+        IntegrityError: its size or checksum is not what the request says.
+    """
+
+    def __init__(self, request: CopyRequest, path: str, *, verify: bool) -> None:
+        self._request = request
+        self._path = path
+        self.crc64nvme: int | None = None
+        self.verified = "size"
+        with opened(path, request) as fd:
+            self._opened = os.fstat(fd)
+            self.size = self._opened.st_size
+            if request.size is not None and request.size != self.size:
+                message = f"{request.source} has {self.size} bytes instead of {request.size}"
+                raise IntegrityError(message, request=request)
+            if verify:
+                self.crc64nvme = crc64nvme_of_descriptor(fd)
+                self.verified = compare(request, fd, self.crc64nvme, None)
+
+    def require_unchanged(self) -> None:
+        """Raise `SourceChanged` if the file is another one now, or was written to."""
+        with reading(self._request.source, self._request):
+            now = os.stat(self._path)
+        then = self._opened
+        if (now.st_ino, now.st_size, now.st_mtime_ns) != (then.st_ino, then.st_size, then.st_mtime_ns):
+            raise SourceChanged(f"{self._request.source} was changed while it was read", request=self._request)
 
 
 def compare(request: CopyRequest, fd: int, crc64nvme: int, promised: Seen | None) -> str:

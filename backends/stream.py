@@ -23,11 +23,12 @@ from .report import CopiedFile, CopyReport, Progress
 from .request import CopyRequest, locate
 from .s3_access import S3Access
 from .s3_options import S3Options
+from .stream_client import make_session, open_client
 from .stream_copy import Pulse, Pumped, Sink, Source, Tally, pump
 from .stream_files import FileSink, FileSource
 from .stream_fsspec import FsspecSink, FsspecSource, Mounts, is_known
 from .stream_lane import Lane, Lanes
-from .stream_s3 import SMALLEST_PART, S3Sink, S3Source, make_session, open_client
+from .stream_s3 import SMALLEST_PART, S3Sink, S3Source
 from .transfer_options import TransferOptions
 
 #: Seconds in which a cancelled upload is aborted; ending the whole copy has one second.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
-import stat
 from collections.abc import AsyncIterator
 
-from .disk import reading, writing
+from .disk import opened, reading, writing
 from .errors import IntegrityError, SourceChanged
 from .landing import Landing, StagingArea
 from .request import CopyRequest, locate
@@ -23,23 +22,11 @@ class FileSource:
 
     def __init__(self, request: CopyRequest) -> None:
         self._request = request
-        with reading(request.source, request):
-            # A pipe without a writer would wait for one.
-            self._fd = os.open(locate(request.source).key, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            self._opened = self._regular()
+        with contextlib.ExitStack() as files:
+            self._fd = files.enter_context(opened(locate(request.source).key, request))
+            self._opened = os.fstat(self._fd)
             self.size: int | None = self._length(self._opened.st_size)
-        except BaseException:
-            os.close(self._fd)
-            raise
-
-    def _regular(self) -> os.stat_result:
-        with reading(self._request.source, self._request):
-            status = os.fstat(self._fd)
-            if not stat.S_ISREG(status.st_mode):
-                code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
-                raise OSError(code, os.strerror(code), self._request.source)
-        return status
+            self._files = files.pop_all()
 
     def _length(self, total: int) -> int:
         request = self._request
@@ -67,7 +54,7 @@ class FileSource:
             raise SourceChanged(f"{self._request.source} was changed while it was read", request=self._request)
 
     async def close(self) -> None:
-        os.close(self._fd)
+        self._files.close()
 
 
 class FileSink:
