@@ -11,13 +11,11 @@ from statelift.transfer.handles import KeyGroupRange, key_groups_of, subtask_of
 from statelift.transfer.keyed.key_groups import (
     encode_key,
     key_bounds,
-    key_group_expression,
     key_group_of,
     key_groups_between,
     prefix_of,
     spark_hash,
     spark_hash_int,
-    subtask_expression,
 )
 
 # hash() of PySpark 4.3.0 on Java 17.
@@ -115,26 +113,3 @@ def test_bounds_hold_exactly_the_keys_of_the_range(first, key, other, other_key)
 def test_a_key_without_prefix_has_no_key_group():
     with pytest.raises(UsageError, match="without a key group"):
         key_groups_between(b"\x00", b"\x00\x01abc")
-
-
-@pytest.mark.spark
-def test_expressions_and_python_agree_on_a_real_spark():
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    try:
-        keys = [f"key-{number}" for number in range(500)] + ["", "ž", "日本語"]
-        frame = spark.createDataFrame([(key, number) for number, key in enumerate(keys)], "key string, number bigint")
-        both = ["key", "number"]
-        rows = frame.select(
-            *both,
-            key_group_expression("key", 128).alias("one"),
-            key_group_expression(both, 32768).alias("two"),
-            subtask_expression(frame.key, 128, parallelism=7).alias("subtask"),
-        ).collect()
-    finally:
-        spark.stop()
-    for row in rows:
-        assert row.one == key_group_of(row.key, 128)
-        assert row.two == key_group_of((row.key, row.number), 32768)
-        assert row.subtask == subtask_of(row.one, 7, 128)
