@@ -14,6 +14,7 @@ from .errors import (
     IntegrityError,
     SourceChanged,
     StalledTransfer,
+    Throttled,
     TransferError,
     UnsupportedCopy,
 )
@@ -71,6 +72,8 @@ def _translated(error: object, uri: str, local: str, request: CopyRequest) -> Tr
         return IntegrityError(text, request=request)
     if name == "AWS_ERROR_S3_OBJECT_MODIFIED":
         return SourceChanged(f"{uri} was overwritten while it was read", request=request)
+    if name == "AWS_ERROR_S3_SLOW_DOWN":
+        return Throttled(text, request=request)
     if name == "AWS_ERROR_S3_MISSING_UPLOAD_ID":
         return UnsupportedCopy(
             f"{uri}: the CRT does not understand how this store begins a multipart upload", request=request

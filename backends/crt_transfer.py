@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from .closeables import CloseableRegistry
@@ -69,7 +70,7 @@ class CrtTransfer:
         self._request = request
         self._advance = advance
         self._validate = validate
-        self._done = threading.Event()
+        self.done = threading.Event()
         self._headers: dict[str, str] = {}
         self._moved = 0
         self._trouble: Exception | None = None
@@ -82,7 +83,7 @@ class CrtTransfer:
         names = {"bucket": where["Bucket"], "key": where["Key"]}
         try:
             with self._translating(direction):
-                future = begin(fileobj=path, **names, extra_args=extra, subscribers=[_subscriber(self)])
+                future = begin(fileobj=path, **names, extra_args=extra, subscribers=[_subscriber_class()(self)])
                 self._await(future)
                 self._finish(future)
         except BaseException:
@@ -106,7 +107,7 @@ class CrtTransfer:
     def _await(self, future: Any) -> None:
         try:
             with self._registry.registered(future.cancel):
-                while not self._done.wait(_LOOK):
+                while not self.done.wait(_LOOK):
                     if self._life.stalled() and self._trouble is None:
                         seconds = self._life.seconds
                         self._trouble = StalledTransfer(f"{self._request.source}: no byte moved for {seconds:g} s")
@@ -115,7 +116,7 @@ class CrtTransfer:
         except CopyCancelled:
             # The registry was closed just before.
             future.cancel()
-            self._done.wait()
+            self.done.wait()
 
     def _finish(self, future: Any) -> None:
         try:
@@ -154,14 +155,19 @@ def _manager(transfer: CrtTransfer, serializer: Any) -> Any:
     return manager
 
 
-def _subscriber(transfer: CrtTransfer) -> Any:
+@cache
+def _subscriber_class() -> Any:
+    """Made once: s3transfer inspects the methods of every new class."""
     from s3transfer.subscribers import BaseSubscriber
 
     class Subscriber(BaseSubscriber):
+        def __init__(self, transfer: CrtTransfer) -> None:
+            self._transfer = transfer
+
         def on_progress(self, future: Any, bytes_transferred: int, **_: Any) -> None:  # noqa: ARG002
-            transfer.progress(bytes_transferred)
+            self._transfer.progress(bytes_transferred)
 
         def on_done(self, future: Any, **_: Any) -> None:  # noqa: ARG002
-            transfer._done.set()
+            self._transfer.done.set()
 
-    return Subscriber()
+    return Subscriber

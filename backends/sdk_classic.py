@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from .closeables import CloseableRegistry
@@ -157,12 +158,23 @@ class ClassicEngine:
             **_lower(s3_object(destination)),
             extra_args={**self._access.options.upload_arguments, **condition},
         )
-        copied = self._head(request, destination)
-        if copied.size != size or _differ(found.crc64nvme, copied.crc64nvme):
-            self._client.client.delete_object(**s3_object(destination))
-            message = f"{request.destination} would have {copied.size} bytes instead of {size}"
-            raise IntegrityError(message, request=request)
+        try:
+            copied = self._check_copy(request, found, source, destination)
+        except IntegrityError:
+            with self._asking(request.destination, request):
+                self._client.client.delete_object(**s3_object(destination))
+            raise
         return Copied("server-side", size, verified, found.crc64nvme, copied.etag)
+
+    def _check_copy(self, request: CopyRequest, found: Seen, source: Location, destination: Location) -> Seen:
+        """The copy as the store tells of it; and not every store knows a condition on the source of a part."""
+        copied = self._head(request, destination)
+        if copied.size != found.size or _differ(found.crc64nvme, copied.crc64nvme):
+            message = f"{request.destination} has {copied.size} bytes or a checksum other than {request.source}"
+            raise IntegrityError(message, request=request)
+        if (found.size or 0) >= self._copy_part_size and self._head(request, source).etag != found.etag:
+            raise SourceChanged(f"{request.source} was overwritten while it was read", request=request)
+        return copied
 
     def _head(self, request: CopyRequest, location: Location) -> Seen:
         uri = f"s3://{location.bucket}/{location.key}"
@@ -249,30 +261,37 @@ class _Known:
     def __init__(self, size: int | None, etag: str | None, advance: Advance) -> None:
         self.done = threading.Event()
         self.trouble: Exception | None = None
-        self._size = size
-        self._etag = etag
-        self._advance = advance
+        self.size = size
+        self.etag = etag
+        self.advance = advance
 
     def subscriber(self) -> Any:
-        from s3transfer.subscribers import BaseSubscriber
+        return _subscriber_class()(self)
 
-        known = self
 
-        class Subscriber(BaseSubscriber):
-            def on_queued(self, future: Any, **_: Any) -> None:
-                if known._size is not None:
-                    future.meta.provide_transfer_size(known._size)
-                if known._etag is not None:
-                    future.meta.provide_object_etag(known._etag)
+@cache
+def _subscriber_class() -> Any:
+    """Made once: s3transfer inspects the methods of every new class."""
+    from s3transfer.subscribers import BaseSubscriber
 
-            def on_progress(self, future: Any, bytes_transferred: int, **_: Any) -> None:  # noqa: ARG002
-                # An exception would leave s3transfer's files open.
-                try:
-                    known._advance(bytes_transferred)
-                except Exception as error:
-                    known.trouble = error
+    class Subscriber(BaseSubscriber):
+        def __init__(self, known: _Known) -> None:
+            self._known = known
 
-            def on_done(self, future: Any, **_: Any) -> None:  # noqa: ARG002  may be called under s3transfer's lock
-                known.done.set()
+        def on_queued(self, future: Any, **_: Any) -> None:
+            if self._known.size is not None:
+                future.meta.provide_transfer_size(self._known.size)
+            if self._known.etag is not None:
+                future.meta.provide_object_etag(self._known.etag)
 
-        return Subscriber()
+        def on_progress(self, future: Any, bytes_transferred: int, **_: Any) -> None:  # noqa: ARG002
+            # An exception would leave s3transfer's files open.
+            try:
+                self._known.advance(bytes_transferred)
+            except Exception as error:
+                self._known.trouble = error
+
+        def on_done(self, future: Any, **_: Any) -> None:  # noqa: ARG002  may be called under s3transfer's lock
+            self._known.done.set()
+
+    return Subscriber

@@ -192,10 +192,7 @@ class _Copy:
                 sink = await self._sink(pulse)
                 tally = Tally(self.request, source, verify=self.owner._transfer.verify)
                 return await pump(tally, source, sink, lambda count: self._advance(count, pulse))
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                # Cancelled or stalled in mid-request: nothing else ends that request at once.
-                self.lane.sever()
+        except BaseException:
             if sink is not None:
                 await sink.discard()
             raise
@@ -236,5 +233,6 @@ class _Copy:
                     part_size=options.part_size,
                     beat=pulse.beat,
                     grace=lambda: _GRACE if self.registry.closed else self.owner._transfer.stall_timeout,
+                    sever=self.lane.sever,
                 )
         return FsspecSink(self.owner._mounts, self.request, chunk_size=options.part_size)

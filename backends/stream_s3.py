@@ -16,15 +16,16 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .errors import ConnectionFailed, IntegrityError, SourceChanged, UsageError
+from .errors import ConnectionFailed, IntegrityError, SourceChanged
 from .request import CopyRequest, Location, locate
 from .s3_errors import checksum_of, translating
 
 _LOG = logging.getLogger(__name__)
 #: Bytes asked of the connection at once; it gives what has arrived.
 _READ = 1 << 20
-#: S3's smallest part but the last, and how many an upload may have (AWS, "Multipart upload limits").
+#: S3's smallest part but the last, its largest, and how many an upload may have (AWS, "Multipart upload limits").
 SMALLEST_PART = 5 << 20
+_LARGEST_PART = 5 << 30
 _PARTS = 10_000
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")  # RFC 9110, 14.4
 
@@ -41,9 +42,7 @@ def _asking(uri: str, request: CopyRequest) -> Iterator[None]:
             raise ConnectionFailed(f"{uri}: {error or type(error).__name__}", request=request) from error
 
 
-def _object(location: Location, uri: str, request: CopyRequest) -> dict[str, str]:
-    if not location.bucket or not location.key:
-        raise UsageError(f"{uri} names no object: s3://bucket/key", request=request)
+def _object(location: Location) -> dict[str, str]:
     return {"Bucket": location.bucket, "Key": location.key}
 
 
@@ -61,7 +60,7 @@ class S3Source:
     def __init__(self, client: Any, request: CopyRequest) -> None:
         self._client = client
         self._request = request
-        self._object = _object(locate(request.source), request.source, request)
+        self._object = _object(locate(request.source))
         self._body: Any = None
         self._etag: str | None = None
 
@@ -168,6 +167,7 @@ class S3Sink:
         arguments: of the request that makes the object: encryption.
         part_size: bytes per part; larger ones are taken where S3's limit of 10,000 parts asks for it.
         grace: seconds that aborting an upload may take.
+        sever: drops the connections, and with them the part that is on its way.
     """
 
     def __init__(
@@ -179,14 +179,16 @@ class S3Sink:
         part_size: int,
         beat: Callable[[], None],
         grace: Callable[[], float],
+        sever: Callable[[], object],
     ) -> None:
         self._client = client
         self._request = request
-        self._object = _object(locate(request.destination), request.destination, request)
+        self._object = _object(locate(request.destination))
         self._arguments = arguments
         self._part_size = max(SMALLEST_PART, part_size, -(-(request.expected or 0) // _PARTS))
         self._beat = beat
         self._grace = grace
+        self._sever = sever
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._creation: asyncio.Task[Any] | None = None
@@ -200,9 +202,9 @@ class S3Sink:
 
     @property
     def _next_part(self) -> int:
-        # Parts of an upload of unknown size double every 1000, which reaches S3's largest object.
+        # Parts of an upload of unknown size double every 900, which reaches S3's largest object.
         unknown = self._request.expected is None
-        return self._part_size << (len(self._parts) // 1000 if unknown else 0)
+        return min(_LARGEST_PART, self._part_size << (len(self._parts) // 900 if unknown else 0))
 
     async def _send_part(self, size: int) -> None:
         data = b"".join(self._held)
@@ -252,6 +254,8 @@ class S3Sink:
         creation, self._creation = self._creation, None
         if creation is None:
             return
+        if creation.done():
+            self._sever()
         try:
             async with asyncio.timeout(self._grace()):
                 upload_id = (await creation)["UploadId"]
