@@ -88,6 +88,8 @@ def local_cluster(
 
 def _all_executors(master: str) -> dict[str, str]:
     """Have the first job wait for every executor: else the early one gets all tasks."""
+    if not master.startswith("local-cluster["):
+        return {}
     executors, cores, _ = (int(each) for each in master.removeprefix("local-cluster[").rstrip("]").split(","))
     return {"spark.cores.max": str(executors * cores), "spark.scheduler.minRegisteredResourcesRatio": "1.0"}
 
