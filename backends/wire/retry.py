@@ -11,37 +11,52 @@ from ..errors import Throttled, TransferError
 #: A store that says "slow down" is alive: it is asked more often than one that fails.
 _THROTTLE_FACTOR = 3
 _RETRY_AFTER_MOST = 30.0
-# An attempt that brought less than this is no progress: a connection that dies every kilobyte would be tried for ever.
-_PROGRESS = 256 << 10
+#: Bytes that the first row of failures must bring to be worth a second one.
+WORTH = 1 << 20
 
 
 class Budget:
-    """The retries of one part: so many attempts without progress, so much time."""
+    """The retries of one part: so many failures in a row, within so much time.
+
+    What arrives between failures begins a new row only where it is worth it, and each row asks for twice
+    as much as the one before. So a connection that dies every few bytes is given up after ``retries``
+    further attempts, and a part of n bytes sees at most log2(n / 1 MiB) + 1 rows, whatever the server does.
+
+    Args:
+        retries: further attempts in one row; answers that ask to slow down have three times as many.
+        seconds: from the first failure of a row, after which none is tried again.
+    """
 
     def __init__(self, retries: int, seconds: float) -> None:
         self._retries = retries
         self._seconds = seconds
+        self._worth = WORTH
+        self._moved = 0
+        self._begin_row()
+
+    def _begin_row(self) -> None:
         self._failures = 0
         self._throttled = 0
-        self._moved = 0
-        self._first_failure = 0.0
+        self._first_failure: float | None = None
 
     def progressed(self, count: int) -> None:
-        """Bytes moved: after enough of them the next failure counts anew, but not its time."""
+        """Bytes of the part moved, and will not be asked for again."""
         self._moved += count
 
     def delay(self, error: TransferError) -> float | None:
         """Seconds to wait before the next attempt; None: give up."""
+        if self._moved >= self._worth:
+            self._worth *= 2
+            self._moved = 0
+            self._begin_row()
         now = time.monotonic()
-        self._first_failure = self._first_failure or now
+        if self._first_failure is None:
+            self._first_failure = now
         if not error.transient or now - self._first_failure > self._seconds:
             return None
         if isinstance(error, Throttled):
             self._throttled += 1
             return backoff(self._throttled - 1) if self._throttled <= self._retries * _THROTTLE_FACTOR else None
-        if self._moved >= _PROGRESS:
-            self._failures = 0
-        self._moved = 0
         self._failures += 1
         return backoff(self._failures - 1) if self._failures <= self._retries else None
 
