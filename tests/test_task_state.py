@@ -13,6 +13,7 @@ from statelift.transfer.checkpoint.layout import CheckpointLocation
 from statelift.transfer.demo.s3_server import S3Server
 from statelift.transfer.spark import complete_checkpoint, encode_snapshot, open_state
 from statelift.transfer.spark.local_store import MARK
+from statelift.transfer.strategy import ClaimMode
 
 MAX_PARALLELISM = 16
 ROWS = {b"key-%05d" % number: os.urandom(200) for number in range(3000)}
@@ -74,6 +75,38 @@ def test_the_writers_disk_has_what_it_wrote(settings: Configuration, bucket: str
         assert state.restored.method == "reuse"
         assert state.restored.bytes - state.restored.bytes_reused < 20_000
         assert state.count() == len(ROWS)
+
+
+@pytest.mark.parametrize("mode", ["NO_CLAIM", "LEGACY", "CLAIM"])
+def test_a_snapshot_below_another_base_references_what_the_claim_mode_allows(
+    settings: Configuration, bucket: str, tmp_path: Path, mode: str
+) -> None:
+    other = f"s3://{bucket}/other"
+    uri = advance(settings, other, 3, ROWS, tmp_path / "writer")
+    with open_state(uri, 0, 1, settings, root=tmp_path / "reader", claim=mode) as state:
+        report = state.snapshot_to(f"s3://{bucket}/job/chk-4")
+    named = {CheckpointLocation(f"s3://{bucket}/job", 4).resolve(file.handle).uri for file in report.handle.shared}
+    assert all(each.startswith(other) for each in named) == (mode != "NO_CLAIM")
+    assert all(each.startswith(f"s3://{bucket}/job/shared/") for each in named) == (mode == "NO_CLAIM")
+    assert bool(report.files_reused) == (mode != "NO_CLAIM")
+
+
+def test_a_version_of_another_claim_mode_is_another_one_of_the_same_files(
+    settings: Configuration, bucket: str, tmp_path: Path
+) -> None:
+    uri = advance(settings, f"s3://{bucket}/other", 1, ROWS, tmp_path / "writer")
+    target, found = f"s3://{bucket}/job/chk-2", []
+    for mode in (ClaimMode.NO_CLAIM, ClaimMode.CLAIM, ClaimMode.NO_CLAIM):
+        with open_state(uri, 0, 1, settings, root=tmp_path / "reader", claim=mode) as state:
+            found.append((state.restored.bytes - state.restored.bytes_reused > 20_000, state.snapshot_to(target)))
+    assert [downloaded for downloaded, _ in found] == [True, False, False]
+    assert [bool(report.files_reused) for _, report in found] == [False, True, False]
+
+
+def test_a_claim_mode_that_there_is_not(settings: Configuration, tmp_path: Path) -> None:
+    state = open_state("s3://bucket/job/chk-1", 0, 1, settings, root=tmp_path, claim="mine")
+    with pytest.raises(UsageError, match="no claim mode 'mine'"), state:
+        pass
 
 
 def test_a_reused_file_is_never_one_that_was_written_to(settings: Configuration, bucket: str, tmp_path: Path) -> None:

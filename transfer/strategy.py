@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from ..backends.errors import UsageError
 from ..backends.request import locate
 from .files.ownership import Ownership
 from .handles import InMemoryHandle, StateHandle
@@ -38,9 +39,26 @@ class Sharing(Enum):
 class ClaimMode(Enum):
     """Who owns the snapshot that a job was restored from (FLIP-193)."""
 
+    #: The new job: it deletes the snapshot once it needs it no more.
     CLAIM = "claim"
+    #: Its old owner: the new job needs it until its own first checkpoint, which is full.
     NO_CLAIM = "no-claim"
+    #: Its old owner, yet the new job uses its files for ever: never delete them.
     LEGACY = "legacy"
+
+    @classmethod
+    def of(cls, name: str | ClaimMode) -> ClaimMode:
+        """The mode by its name, in Flink's spelling (``NO_CLAIM``) or this enum's (``no-claim``).
+
+        Raises:
+            UsageError: there is no such mode.
+        """
+        if isinstance(name, ClaimMode):
+            return name
+        try:
+            return cls(name.lower().replace("_", "-"))
+        except ValueError:
+            raise UsageError(f"there is no claim mode {name!r}", remedy="CLAIM, NO_CLAIM or LEGACY") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from statelift.transfer.spark import (
     coordinated_checkpoint,
     encode_snapshot,
     open_state,
+    restore,
 )
 from statelift.transfer.strategy import ClaimMode
 
@@ -167,3 +168,65 @@ def test_a_coordinator_completes_subsumes_and_starts_full_from_anothers_checkpoi
         assert [each.checkpoint_id for each in store.list(other)] == [4]
     assert one.bytes_uploaded > two.bytes_uploaded
     assert values(settings, str(two.location), 1, tmp_path) == packed(first, second, third)
+
+
+def objects_below(store: CheckpointStore, base: str) -> set[str]:
+    return {each.uri for each in store.objects.list(base + "/")}
+
+
+@pytest.mark.parametrize("mode", ClaimMode)
+def test_the_claim_mode_decides_about_a_foreign_checkpoints_files(
+    spark: Any, settings: Configuration, bucket: str, tmp_path: Any, mode: ClaimMode
+) -> None:
+    base, other = f"s3://{bucket}/claiming", f"s3://{bucket}/claimed"
+    common: dict[str, Any] = {"key": "key", "max_parallelism": MAX_PARALLELISM, "configuration": settings}
+    first, second, third = sums(0, 3000), sums(2900, 3100, each=2), sums(0, 50)
+
+    def rewrite(state: TaskState, batches: Iterator[Any]) -> None:
+        add(state, batches)
+        state.compact()
+
+    state_bytes = checkpoint(spark, frame(spark, first), begin, other, 4, parallelism=1, **common).bytes
+    with CheckpointStore(settings) as store:
+        shared = {each for each in objects_below(store, other) if "/shared/" in each}
+        coordinator = Coordinator(base, store, background_deletes=False)
+        coordinator.start()
+        restored = coordinator.restore(f"{other}/chk-4", mode)
+        restore(spark, str(restored.location), 1, configuration=settings, claim=mode.name)
+        one = coordinated_checkpoint(
+            spark, frame(spark, second), add, coordinator, parallelism=1, previous=restored, **common
+        )
+        newest = coordinator.latest
+        assert newest is not None
+        named = {newest.location.resolve(file.handle).uri for file in newest.metadata.states[0].shared}
+        assert (named >= shared, bool(named & shared)) == (
+            (False, False) if mode is ClaimMode.NO_CLAIM else (True, True)
+        )
+        assert (one.bytes_uploaded > state_bytes) == (mode is ClaimMode.NO_CLAIM)
+        assert newest.metadata.kind == ("full" if mode is ClaimMode.NO_CLAIM else "incremental")
+        assert objects_below(store, other) >= shared, "the new checkpoint still needs them"
+        two = coordinated_checkpoint(spark, frame(spark, third), rewrite, coordinator, parallelism=1, **common)
+        coordinator.close()
+        left = objects_below(store, other)
+        assert left >= {*shared, f"{other}/chk-4/_metadata"} if mode is not ClaimMode.CLAIM else not left
+    assert values(settings, str(two.location), 1, tmp_path) == packed(first, second, third)
+
+
+def test_a_foreign_checkpoint_that_no_coordinator_restored_is_not_referenced(
+    spark: Any, settings: Configuration, bucket: str
+) -> None:
+    common: dict[str, Any] = {"key": "key", "max_parallelism": MAX_PARALLELISM, "configuration": settings}
+    base, other = f"s3://{bucket}/job", f"s3://{bucket}/other"
+    checkpoint(spark, frame(spark, sums(0, 500)), begin, other, 1, parallelism=1, **common)
+    with CheckpointStore(settings) as store:
+        owner, taker = Coordinator(other, store), Coordinator(base, store)
+        foreign = owner.start()
+        taker.start()
+        coordinated_checkpoint(spark, frame(spark, sums(0, 5)), add, taker, parallelism=1, previous=foreign, **common)
+        newest = taker.latest
+        assert newest is not None
+        files = newest.metadata.states[0].shared
+        assert files
+        assert all(newest.location.resolve(file.handle).uri.startswith(base) for file in files)
+        owner.close()
+        taker.close()

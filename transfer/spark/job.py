@@ -23,7 +23,7 @@ from ..checkpoint.metadata import CheckpointMetadata, decode, encode
 from ..checkpoint.store import CheckpointStore
 from ..handles import KeyedStateHandle, key_groups_of
 from ..keyed.key_groups import key_group_expression, subtask_expression
-from ..strategy import Sharing
+from ..strategy import ClaimMode, Sharing
 from .options import options_from, share_secrets
 from .outcomes import as_result, attempts_of, raise_first, surfacing
 from .state import TaskState, open_state
@@ -69,6 +69,7 @@ def checkpoint(
     previous: int | str | None = None,
     configuration: Configuration | None = None,
     properties: Mapping[str, str] | None = None,
+    claim: ClaimMode | str = ClaimMode.NO_CLAIM,
 ) -> CheckpointReport:
     """Apply updates to the state, one task a subtask, and complete a checkpoint of the result.
 
@@ -78,13 +79,17 @@ def checkpoint(
         previous: the checkpoint below ``base`` to go on from, by its number; or another job's, or a
             savepoint, by its URI. None begins with empty state.
         configuration: by default `options_from` the session.
+        claim: under CLAIM and LEGACY the checkpoint references files of ``previous`` below another
+            base; nothing here deletes them, see `coordinated_checkpoint`. Under NO_CLAIM it is full.
 
     Raises:
         CheckpointError: the checkpoint exists already, or ``previous`` is missing or damaged.
-        UsageError: the parallelism is out of range, or ``max_parallelism`` is not that of ``previous``.
+        UsageError: the parallelism is out of range, ``max_parallelism`` is not that of ``previous``,
+            or no such claim mode.
         CopyFailed: files could not be uploaded.
     """
     started = time.monotonic()
+    mode = ClaimMode.of(claim)
     configuration = configuration or options_from(spark)
     share_secrets(spark, configuration)
     location = CheckpointLocation.parse(f"{base}/chk-{checkpoint_id}")
@@ -92,7 +97,7 @@ def checkpoint(
     key_groups_of(0, parallelism, max_parallelism)
     _check(location, before, max_parallelism, configuration)
     attempts = attempts_of(spark.sparkContext)
-    task = _Task(location, before, parallelism, max_parallelism, update, configuration, attempts)
+    task = _Task(location, before, parallelism, max_parallelism, update, configuration, attempts, claim=mode)
     rows = task.run_all(updates, key)
     complete_checkpoint(
         location,
@@ -122,6 +127,8 @@ def coordinated_checkpoint(
     Args:
         previous: the checkpoint to go on from: by default the coordinator's newest; after
             ``coordinator.restore(…)`` what that returned. Without either, state begins empty.
+            Restored by CLAIM or LEGACY, its files are referenced from the first checkpoint on;
+            by NO_CLAIM that one is full.
 
     Raises:
         CheckpointError: the coordinator was replaced, or ``previous`` is damaged; the checkpoint is aborted.
@@ -144,6 +151,7 @@ def coordinated_checkpoint(
             configuration,
             attempts_of(spark.sparkContext),
             full=pending.sharing is not Sharing.FORWARD_BACKWARD,
+            claim=_claim_of(newest, coordinator),
         )
         rows = task.run_all(updates, key)
     except BaseException:
@@ -153,6 +161,18 @@ def coordinated_checkpoint(
         handle = decode(bytes(row.handle), name=str(pending.location)).states[0]
         coordinator.acknowledge(pending.checkpoint_id, row.subtask, handle)
     return _report(pending.location, rows, started)
+
+
+def _claim_of(previous: CompletedCheckpoint | None, coordinator: Coordinator) -> ClaimMode:
+    """The mode that the coordinator restored a checkpoint in: what it retains of other bases it claimed or relies on.
+
+    A foreign checkpoint that it does not retain may go at any time, so nothing of it is referenced.
+    """
+    if previous is None or all(each.location != previous.location for each in coordinator.completed):
+        return ClaimMode.NO_CLAIM
+    if previous.location.base == coordinator.base:
+        return ClaimMode.NO_CLAIM
+    return ClaimMode.CLAIM if previous.deletable else ClaimMode.LEGACY
 
 
 def _report(location: CheckpointLocation, rows: list[Row], started: float) -> CheckpointReport:
@@ -236,6 +256,7 @@ class _Task:
     configuration: Configuration
     attempts: int
     full: bool = False
+    claim: ClaimMode = ClaimMode.NO_CLAIM
 
     def run_all(self, updates: DataFrame, key: str) -> list[Row]:
         """Route rows to subtasks by their key group, run one task a subtask, and return what each did."""
@@ -265,7 +286,12 @@ class _Task:
     def _run(self, subtask: int, batches: Iterator[RecordBatch]) -> dict[str, object]:
         started = time.monotonic()
         with open_state(
-            self.previous, subtask, self.parallelism, self.configuration, max_parallelism=self.max_parallelism
+            self.previous,
+            subtask,
+            self.parallelism,
+            self.configuration,
+            max_parallelism=self.max_parallelism,
+            claim=self.claim,
         ) as state:
             self.update(state, batches)
             snapshot = state.snapshot_to(self.location, full=self.full)

@@ -46,8 +46,8 @@ class Version:
     Args:
         base: the checkpoints' base; versions below one base follow each other.
         checkpoint_id: which of them.
-        digest: SHA-256 of the checkpoint's metadata, so that a checkpoint of the same name written
-            by another job is another version.
+        digest: SHA-256 of the checkpoint's metadata and of how it is restored, so that a checkpoint
+            of the same name written by another job is another version, as is one that was claimed.
     """
 
     base: str

@@ -19,6 +19,7 @@ from ..downloader import INLINE
 from ..file_systems import FileSystems
 from ..handles import key_groups_of
 from ..keyed.restore import plan_restore, restore
+from ..strategy import ClaimMode
 from .file_pool import PooledDownloader
 from .local_store import LocalStore, Version, local_root
 from .options import LocalStateOptions
@@ -61,6 +62,7 @@ class Restoration:
 
     Args:
         root: overrides the option ``state.local-dir``.
+        claim: who owns the checkpoint from now on; see `keyed.restore.restore`.
 
     Raises:
         CheckpointNotFound: there is no such checkpoint.
@@ -73,6 +75,7 @@ class Restoration:
     parallelism: int
     configuration: Configuration
     root: Path | None = None
+    claim: ClaimMode = ClaimMode.NO_CLAIM
     _started: tuple[float, float] = field(default_factory=_clocks)
 
     def __post_init__(self) -> None:
@@ -80,7 +83,8 @@ class Restoration:
             self.location, self.metadata = checkpoints.read(self.checkpoint)
         key_groups = key_groups_of(self.subtask, self.parallelism, self.metadata.max_parallelism)
         self.plan = plan_restore(self.metadata.states, key_groups)
-        digest = hashlib.sha256(encode(self.metadata)).hexdigest()
+        # The lineage in a restored directory says what its next snapshot may reference.
+        digest = hashlib.sha256(self.claim.value.encode() + encode(self.metadata)).hexdigest()
         self.version = Version(self.location.base, self.location.checkpoint_id, digest, key_groups)
         self.store = local_store(self.configuration, self.root, self.version.slot)
 
@@ -98,7 +102,7 @@ class Restoration:
     def _fill(self, directory: Path) -> dict[str, Any]:
         with FileSystems(self.configuration) as file_systems:
             downloader = PooledDownloader(file_systems, self.store.pool)
-            _, report = restore(self.plan, self.location, directory, downloader)
+            _, report = restore(self.plan, self.location, directory, downloader, claim=self.claim)
         return _facts(report.copy)
 
     def _restored(self, facts: dict[str, Any], is_new: bool) -> Restored:

@@ -14,6 +14,7 @@ from ...backends.options import Configuration
 from ..checkpoint.fallback import with_fall_back
 from ..checkpoint.store import CheckpointStore
 from ..handles import key_groups_of
+from ..strategy import ClaimMode
 from .options import options_from, share_secrets
 from .outcomes import as_result, attempts_of, raise_first, surfacing
 from .restoration import Restoration
@@ -37,6 +38,7 @@ def restore(
     configuration: Configuration | None = None,
     method: str | None = None,
     fall_back: bool = False,
+    claim: ClaimMode | str = ClaimMode.NO_CLAIM,
 ) -> DataFrame:
     """Bring a checkpoint's state onto the executors, where `open_state` finds it.
 
@@ -49,13 +51,16 @@ def restore(
         method: a backend's name, instead of the option ``transfer.backend``.
         fall_back: where a file of the checkpoint is missing, short or corrupt, restore the one
             before it. The column ``checkpoint`` says which was used, ``fell_back`` why.
+        claim: as `open_state` will be told; a version restored under another mode is another one,
+            though of the same files.
 
     Raises:
         CheckpointNotFound: there is no such checkpoint.
-        UsageError: the parallelism is out of range, or the session is a Spark Connect one.
+        UsageError: the parallelism is out of range, no such claim mode, or the session is a Spark Connect one.
         CopyFailed: a file is missing, denied or corrupt.
         BackendError: Spark lost the tasks.
     """
+    mode = ClaimMode.of(claim)
     configuration = configuration or options_from(spark)
     if method is not None:
         configuration = configuration.with_arguments({"transfer.backend": method})
@@ -64,7 +69,7 @@ def restore(
         done = with_fall_back(
             store,
             checkpoint,
-            lambda each: _restore(spark, each, parallelism, store, configuration),
+            lambda each: _restore(spark, each, parallelism, store, configuration, mode),
             fall_back=fall_back,
         )
     used = {"checkpoint": done.checkpoint, "fell_back": done.reason}
@@ -77,12 +82,13 @@ def _restore(
     parallelism: int | None,
     store: CheckpointStore,
     configuration: Configuration,
+    claim: ClaimMode,
 ) -> list[dict[str, Any]]:
     location, metadata = store.read(checkpoint)
     parallelism = metadata.parallelism if parallelism is None else parallelism
     key_groups_of(0, parallelism, metadata.max_parallelism)
     context = spark.sparkContext
-    task = _Task(location.directory, parallelism, configuration, attempts_of(context))
+    task = _Task(location.directory, parallelism, configuration, attempts_of(context), claim)
     with surfacing(f"restore of {location}"):
         found = context.parallelize(range(parallelism), parallelism).mapPartitions(task).collect()
     raise_first(error for _, error in found)
@@ -97,6 +103,7 @@ class _Task:
     parallelism: int
     configuration: Configuration
     attempts: int
+    claim: ClaimMode
 
     def __call__(self, subtasks: Iterable[int]) -> Iterator[tuple[dict[str, Any] | None, bytes | None]]:
         for subtask in subtasks:
@@ -108,7 +115,7 @@ class _Task:
     def _row(self, subtask: int) -> dict[str, Any]:
         from pyspark import TaskContext
 
-        restored = Restoration(self.checkpoint, subtask, self.parallelism, self.configuration).run()
+        restored = Restoration(self.checkpoint, subtask, self.parallelism, self.configuration, claim=self.claim).run()
         context = TaskContext.get()
         return {
             "subtask": subtask,

@@ -21,6 +21,7 @@ from ..file_systems import FileSystems
 from ..handles import key_groups_of
 from ..keyed.database import KeyedState
 from ..keyed.snapshot import SnapshotReport, take
+from ..strategy import ClaimMode
 from ..uploader import StateUploader
 from .file_pool import FilePool, pooled_digest
 from .restoration import Restoration, Restored, local_store
@@ -69,6 +70,7 @@ def open_state(
     *,
     max_parallelism: int | None = None,
     root: str | os.PathLike[str] | None = None,
+    claim: ClaimMode | str = ClaimMode.NO_CLAIM,
 ) -> Iterator[TaskState]:
     """A subtask's state, restored unless its version is on this executor's disk already.
 
@@ -81,11 +83,14 @@ def open_state(
         configuration: by default from this process's environment.
         max_parallelism: of empty state.
         root: where restored state is kept, instead of the option ``state.local-dir``.
+        claim: what a snapshot below another base than the checkpoint's may do with its files.
+            NO_CLAIM: nothing, the first one is full. CLAIM and LEGACY: reference them; a
+            coordinator that was told CLAIM deletes them in time, under LEGACY nobody does.
 
     Raises:
         CheckpointNotFound: there is no such checkpoint.
         CheckpointError: its metadata is damaged.
-        UsageError: the subtask or the parallelism is out of range.
+        UsageError: the subtask or the parallelism is out of range, or no such claim mode.
         CopyFailed: a file is missing, denied or corrupt; nothing of it stays on the disk.
     """
     subtask = _this_partition() if subtask is None else subtask
@@ -95,7 +100,7 @@ def open_state(
         with _empty(subtask, parallelism, max_parallelism, configuration, where) as state:
             yield state
         return
-    restoration = Restoration(checkpoint, subtask, parallelism, configuration, where)
+    restoration = Restoration(checkpoint, subtask, parallelism, configuration, where, ClaimMode.of(claim))
     with (
         restoration.working_copy() as (directory, restored),
         TaskState.open(directory, configuration=configuration) as state,
