@@ -20,6 +20,7 @@ from statelift.backends.s3_options import S3Options
 from statelift.transfer.demo.s3_server import S3Server
 
 from .servers import fault_actions as actions
+from .servers import framing_actions as framing
 from .servers.fault import Action, FaultServer, Rule
 from .servers.tls import Certificates
 
@@ -126,12 +127,12 @@ def test_answers_errors(get: Any, action: Action, status: int, code: bytes) -> N
 @pytest.mark.parametrize(
     "action",
     [
-        actions.split(1),
-        actions.split(7),
-        actions.chunked(1000),
-        actions.interim(100, times=3),
-        actions.closing(),
-        actions.without_length(),
+        framing.split(1),
+        framing.split(7),
+        framing.chunked(1000),
+        framing.interim(100, times=3),
+        framing.closing(),
+        framing.without_length(),
         actions.drip(20_000, every=0.01),
         actions.delay(0.1),
         actions.throttle(1e6),

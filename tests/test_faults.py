@@ -41,6 +41,7 @@ from statelift.backends.s3_options import S3Options
 from statelift.transfer.demo.s3_server import S3Server
 
 from .servers import fault_actions as actions
+from .servers import framing_actions as framing
 from .servers.fault import Action, FaultServer, Rule
 from .servers.moto import MotoServer
 from .servers.tls import Certificates
@@ -236,11 +237,11 @@ PASSING: dict[str, list[Rule]] = {
     "reset at the last byte": get(actions.reset(after=len(SMALL) - 1)),
     "body truncated": get(actions.truncate(after=100_001)),
     "head truncated": get(actions.truncate(after=20, of_head=True)),
-    "head split at every byte": get(actions.split(1), times=None),
-    "head split at every third byte": get(actions.split(3), times=None),
-    "100 Continue that nobody asked for": get(actions.interim(100, times=2), times=None),
-    "Connection: close after each answer": get(actions.closing(), times=None),
-    "closed after each answer without a word": get(actions.closing(announced=False), times=None),
+    "head split at every byte": get(framing.split(1), times=None),
+    "head split at every third byte": get(framing.split(3), times=None),
+    "100 Continue that nobody asked for": get(framing.interim(100, times=2), times=None),
+    "Connection: close after each answer": get(framing.closing(), times=None),
+    "closed after each answer without a word": get(framing.closing(announced=False), times=None),
     "late first byte": get(actions.delay(0.3), times=None),
     "unknown and repeated headers": get(
         actions.with_headers([("X-Garbage", ";;=,"), ("Server", "a"), ("Server", "b")]), times=None
@@ -280,9 +281,9 @@ LASTING: dict[str, tuple[list[Rule], tuple[type[TransferError], ...]]] = {
         (StalledTransfer, ConnectionFailed, BackendError),
     ),
     # http.client of Python 3.11 takes it for the final answer.
-    "103 Early Hints": (get(actions.interim(103), times=None), (BackendError, IntegrityError, ConnectionFailed)),
-    "chunked body": (get(actions.chunked(7000), times=None), (BackendError, IntegrityError, ConnectionFailed)),
-    "no length": (get(actions.without_length(), times=None), (BackendError, IntegrityError, ConnectionFailed)),
+    "103 Early Hints": (get(framing.interim(103), times=None), (BackendError, IntegrityError, ConnectionFailed)),
+    "chunked body": (get(framing.chunked(7000), times=None), (BackendError, IntegrityError, ConnectionFailed)),
+    "no length": (get(framing.without_length(), times=None), (BackendError, IntegrityError, ConnectionFailed)),
     "200 with an error body": (get(actions.error_in_200(), times=None), (BackendError, IntegrityError)),
     "nonsense": (get(actions.raw(b"nonsense\r\n\r\n"), times=None), (BackendError, ConnectionFailed)),
     "endless head": (
@@ -377,8 +378,8 @@ OVER_TLS = {
     "reset in the body": get(actions.reset(after=100_001)),
     "body truncated": get(actions.truncate(after=100_001)),
     "stall in the body once": get(actions.stall(after=100_001)),
-    "closed after each answer without a word": get(actions.closing(announced=False), times=None),
-    "head split at every third byte": get(actions.split(3), times=None),
+    "closed after each answer without a word": get(framing.closing(announced=False), times=None),
+    "head split at every third byte": get(framing.split(3), times=None),
     "slow body": get(actions.drip(60_000, every=0.05, body_only=True), times=None),
 }
 

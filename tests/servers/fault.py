@@ -21,81 +21,17 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
 from urllib.parse import urlsplit
 
+from .messages import Answer, Hangup, Headers, Reader, Request, header
+
+__all__ = ["Action", "Answer", "Exchange", "FaultServer", "Hangup", "Headers", "Match", "Request", "Rule", "header"]
+
 _TIMEOUT = 60.0
-_LIMIT = 1 << 16
-Headers: TypeAlias = list[tuple[str, str]]
-
-
-class Hangup(Exception):
-    """The client or the server closed the connection."""
-
-
-def header(headers: Headers, name: str) -> str | None:
-    return next((value for key, value in headers if key.lower() == name.lower()), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request as it came from the client.
-
-    Args:
-        connection: number of the client's connection, from 0.
-        body: without decoding a chunked transfer-encoding.
-        raw: the head, to be sent on unchanged.
-    """
-
-    method: str
-    target: str
-    headers: Headers
-    body: bytes
-    connection: int
-    raw: bytes = field(repr=False)
-    at: float = field(default_factory=time.monotonic)
-
-    @property
-    def path(self) -> str:
-        return self.target.partition("?")[0]
-
-    @property
-    def query(self) -> str:
-        return self.target.partition("?")[2]
-
-    @property
-    def range(self) -> str | None:
-        return self.header("range")
-
-    def header(self, name: str) -> str | None:
-        return header(self.headers, name)
-
-
-@dataclass(slots=True)
-class Answer:
-    """An answer to give; ``body`` is what ``Content-Length`` counts."""
-
-    status: int
-    reason: str
-    headers: Headers
-    body: bytes = b""
-
-    def header(self, name: str) -> str | None:
-        return header(self.headers, name)
-
-    def replace(self, name: str, value: str | None) -> None:
-        """Set a header once, or drop it."""
-        self.headers = [each for each in self.headers if each[0].lower() != name.lower()]
-        if value is not None:
-            self.headers.append((name, value))
-
-    @property
-    def head(self) -> bytes:
-        lines = [f"HTTP/1.1 {self.status} {self.reason}", *(f"{key}: {value}" for key, value in self.headers)]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
 Action: TypeAlias = "Callable[[Exchange], None]"
@@ -110,12 +46,14 @@ class Rule:
         match: a shell pattern over ``METHOD /path?query``, or a function of the request.
         times: how many matching requests get the action; None for all.
         after: how many matching requests go through before.
+        early: the action begins when the head has come, and takes of the body what it wants.
     """
 
     match: Match
     action: Action
     times: int | None = 1
     after: int = 0
+    early: bool = False
     seen: int = 0
     used: int = 0
 
@@ -137,15 +75,28 @@ class Rule:
 class Exchange:
     """One request and what an action may do about it."""
 
-    def __init__(self, server: FaultServer, client: socket.socket, request: Request) -> None:
+    def __init__(self, server: FaultServer, client: socket.socket, request: Request, reader: Reader) -> None:
         self.server = server
         self.request = request
+        self._reader = reader
         self.keep = (request.header("connection") or "").lower() != "close"
         self._client = client
 
-    def forward(self) -> Answer:
-        """The upstream's answer, read to its end."""
-        return self.server.ask_upstream(self.request)
+    def take(self, count: int) -> bytes:
+        """The next bytes of a request's body, in an early action."""
+        return self._reader.exactly(count)
+
+    def read_body(self) -> None:
+        """The rest of a request's body, in an early action."""
+        self.request = self._reader.with_body(self.request)
+
+    def forward(self, body: bytes | None = None) -> Answer:
+        """The upstream's answer, read to its end.
+
+        Args:
+            body: instead of the request's own.
+        """
+        return self.server.ask_upstream(self.request if body is None else replace(self.request, body=body))
 
     def send(self, data: bytes) -> None:
         try:
@@ -291,15 +242,22 @@ class FaultServer:
         request = reader.request(number, client)
         if request is None:
             return False
-        exchange = Exchange(self, client, request)
+        rule = self._rule(request, early=True)
+        if rule is None:
+            request = reader.with_body(request)
+            rule = self._rule(request, early=False)
+        exchange = Exchange(self, client, request, reader)
         with self._lock:
             self.requests.append(request)
-            rule = next((rule for rule in self.rules if rule.takes(request)), None)
         if rule:
             rule.action(exchange)
         else:
             exchange.answer(exchange.forward())
         return exchange.keep
+
+    def _rule(self, request: Request, *, early: bool) -> Rule | None:
+        with self._lock:
+            return next((rule for rule in self.rules if rule.early == early and rule.takes(request)), None)
 
     def ask_upstream(self, request: Request) -> Answer:
         with socket.create_connection(self._upstream, timeout=_TIMEOUT) as upstream:
@@ -312,96 +270,3 @@ def _tls(certificate: tuple[Path, Path]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
     return context
-
-
-class Reader:
-    """HTTP/1.1 messages from a socket (RFC 9112), as far as S3 clients and rclone use them."""
-
-    def __init__(self, source: socket.socket) -> None:
-        self._source = source
-        self._buffer = bytearray()
-
-    def request(self, connection: int, client: socket.socket) -> Request | None:
-        """The next request; None at the end of the connection."""
-        raw = self._head()
-        if raw is None:
-            return None
-        first, headers = _parse(raw)
-        method, target, _version = first.split(" ", 2)
-        if (header(headers, "expect") or "").lower() == "100-continue":
-            client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = self._body(headers, raw_chunks=True, to_end=False)
-        return Request(method, target, headers, body, connection, raw)
-
-    def answer(self, method: str) -> Answer:
-        """The final answer to a request of this method; interim ones (1xx) are skipped."""
-        status = 100
-        while 100 <= status < 200:
-            raw = self._head()
-            if raw is None:
-                raise Hangup
-            first, headers = _parse(raw)
-            _version, code, *reason = first.split(" ", 2)
-            status = int(code)
-        answer = Answer(status, reason[0] if reason else "", headers)
-        if method != "HEAD" and status not in {204, 304}:
-            answer.body = self._body(headers, raw_chunks=False, to_end=True)
-            answer.replace("Transfer-Encoding", None)
-            answer.replace("Content-Length", str(len(answer.body)))
-        answer.replace("Connection", None)
-        return answer
-
-    def _more(self) -> bool:
-        data = self._source.recv(1 << 18)
-        self._buffer += data
-        return bool(data)
-
-    def _take(self, count: int) -> bytes:
-        data = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        return data
-
-    def _until(self, mark: bytes) -> bytes | None:
-        while (found := self._buffer.find(mark)) < 0:
-            if len(self._buffer) > _LIMIT or not self._more():
-                return None
-        return self._take(found + len(mark))
-
-    def _exactly(self, count: int) -> bytes:
-        while len(self._buffer) < count:
-            if not self._more():
-                raise Hangup
-        return self._take(count)
-
-    def _head(self) -> bytes | None:
-        return self._until(b"\r\n\r\n")
-
-    def _body(self, headers: Headers, *, raw_chunks: bool, to_end: bool) -> bytes:
-        if (header(headers, "transfer-encoding") or "").lower() == "chunked":
-            return b"".join(self._chunks(raw=raw_chunks))
-        length = header(headers, "content-length")
-        if length is not None:
-            return self._exactly(int(length))
-        if to_end:
-            while self._more():
-                pass
-            return self._take(len(self._buffer))
-        return b""
-
-    def _chunks(self, *, raw: bool) -> list[bytes]:
-        parts = []
-        while True:
-            line = self._until(b"\r\n")
-            if line is None:
-                raise Hangup
-            size = int(line.split(b";")[0], 16)
-            data = self._exactly(size + 2)
-            parts.append(line + data if raw else data[:-2])
-            if size == 0:
-                return parts
-
-
-def _parse(raw: bytes) -> tuple[str, Headers]:
-    first, *lines = raw.decode("latin-1").rstrip("\r\n").split("\r\n")
-    pairs = (line.partition(":") for line in lines)
-    return first, [(name.strip(), value.strip()) for name, _colon, value in pairs]

@@ -15,7 +15,8 @@ def _error_body(code: str, message: str) -> bytes:
     return ('<?xml version="1.0" encoding="UTF-8"?>\n' + text).encode()
 
 
-def _error_answer(status: int, code: str, message: str, headers: Mapping[str, str]) -> Answer:
+def error_answer(status: int, code: str, message: str, headers: Mapping[str, str]) -> Answer:
+    """An error of S3's form."""
     body = _error_body(code, message)
     shown: Headers = [("Content-Type", "application/xml"), ("Content-Length", str(len(body))), *headers.items()]
     return Answer(status, HTTPStatus(status).phrase, shown, body)
@@ -25,7 +26,7 @@ def status(code: int, error: str, *, message: str = "by order", headers: Mapping
     """An S3 error answer; the upstream is not asked."""
 
     def act(exchange: Exchange) -> None:
-        exchange.answer(_error_answer(code, error, message, headers or {}))
+        exchange.answer(error_answer(code, error, message, headers or {}))
 
     return act
 
@@ -53,7 +54,7 @@ def error_in_200(error: str = "InternalError") -> Action:
     """200 whose body is an error, as CopyObject and CompleteMultipartUpload may answer."""
 
     def act(exchange: Exchange) -> None:
-        exchange.answer(_error_answer(200, error, "by order", {}))
+        exchange.answer(error_answer(200, error, "by order", {}))
 
     return act
 
@@ -195,72 +196,6 @@ def call(function: Callable[[], object]) -> Action:
     def act(exchange: Exchange) -> None:
         function()
         exchange.answer(exchange.forward())
-
-    return act
-
-
-def split(size: int) -> Action:
-    """The head in writes of ``size`` bytes that arrive apart; the body in one."""
-
-    def act(exchange: Exchange) -> None:
-        found = exchange.forward()
-        for start in range(0, len(found.head), size):
-            exchange.send(found.head[start : start + size])
-            time.sleep(0.0005)
-        exchange.send(b"" if exchange.request.method == "HEAD" else found.body)
-
-    return act
-
-
-def chunked(size: int, *, trailer: str = "") -> Action:
-    """The body in chunked transfer-encoding (RFC 9112, 7.1)."""
-
-    def act(exchange: Exchange) -> None:
-        found = exchange.forward()
-        found.replace("Content-Length", None)
-        found.replace("Transfer-Encoding", "chunked")
-        parts = [found.body[start : start + size] for start in range(0, len(found.body), size)]
-        body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
-        found.body = body + b"0\r\n" + trailer.encode() + b"\r\n"
-        exchange.answer(found)
-
-    return act
-
-
-def interim(code: int = 100, *, times: int = 1) -> Action:
-    """Interim answers (100 Continue, 103 Early Hints) before the final one."""
-
-    def act(exchange: Exchange) -> None:
-        found = exchange.forward()
-        hint = "Link: </x>; rel=preload\r\n" if code == 103 else ""
-        exchange.send(f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\n{hint}\r\n".encode() * times)
-        exchange.answer(found)
-
-    return act
-
-
-def closing(*, announced: bool = True) -> Action:
-    """The connection ends after the answer, with or without ``Connection: close``."""
-
-    def act(exchange: Exchange) -> None:
-        found = exchange.forward()
-        if announced:
-            found.replace("Connection", "close")
-        exchange.answer(found)
-        exchange.keep = False
-
-    return act
-
-
-def without_length() -> Action:
-    """The body ends with the connection: neither a length nor chunks (RFC 9112, 6.3)."""
-
-    def act(exchange: Exchange) -> None:
-        found = exchange.forward()
-        found.replace("Content-Length", None)
-        found.replace("Connection", "close")
-        exchange.answer(found)
-        exchange.keep = False
 
     return act
 
