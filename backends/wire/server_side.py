@@ -13,7 +13,7 @@ from ..errors import IntegrityError, SourceChanged, TransferError, UnsupportedCo
 from ..report import CopiedFile
 from ..request import CopyRequest, locate
 from .answers import copy_source, elements
-from .client import Order
+from .client import Order, network
 from .parts import ToObject, confirmed
 from .response import Head
 from .verify import differs, stored_sum
@@ -78,7 +78,8 @@ class ServerSideCopy(ToObject):
             raise IntegrityError(f"{self.request.source} has {size} bytes instead of {self.request.size}")
         if size is not None and self.request.offset + (self.request.length or 0) > size:
             raise IntegrityError(f"{self.request.source} has {size} bytes: too few for the range that is wanted")
-        stored = stored_sum(head)
+        with network(self.request.source):
+            stored = stored_sum(head)
         if stored is not None and self.request.crc64nvme is not None and not self._is_range():
             differs(self.request.source, "CRC64NVME", stored, self.request.crc64nvme, 8)
         self._total = size

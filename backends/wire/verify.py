@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..checksums import Buffer, crc32c, crc32c_joined, crc64nvme, crc64nvme_joined, from_text, to_base64
 from ..errors import IntegrityError, UsageError
 from ..request import CopyRequest
-from .response import Head
+from .response import BadResponse, Head
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ def stored_sum(head: Head) -> int | None:
     """CRC64NVME that a store returned, of a whole object or a range; None: there is none.
 
     Raises:
-        IntegrityError: it is not a checksum.
+        BadResponse: it is not a checksum.
     """
     text = head.headers.get("x-amz-checksum-crc64nvme")
     # A composite checksum is one of checksums, written with the number of parts: it tells nothing here.
@@ -59,7 +59,7 @@ def stored_sum(head: Head) -> int | None:
     try:
         return from_text(text)
     except UsageError as error:
-        raise IntegrityError(f"the store sent {text[:40]!r} as a checksum") from error
+        raise BadResponse(f"{text[:40]!r} is not a checksum") from error
 
 
 def compare(request: CopyRequest, sums: Sums) -> str:

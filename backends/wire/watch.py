@@ -63,7 +63,7 @@ class Watch:
 
         Raises:
             SlowTransfer: others are much faster.
-            StalledTransfer: too few in a window of time.
+            TimeoutError: too few in a window of time; its caller knows the object's name.
         """
         self._count += count
         self._stall_count += count
@@ -76,7 +76,7 @@ class Watch:
     def _judge_stall(self, now: float) -> None:
         elapsed = now - self._stall_since
         if self._stall_count < self._minimum * elapsed:
-            raise StalledTransfer(f"{self._stall_count} bytes in {elapsed:.1f} s")
+            raise TimeoutError(f"{self._stall_count} bytes in {elapsed:.1f} s")
         self._stall_since, self._stall_count = now, 0
 
     def _judge_rate(self, now: float) -> None:
