@@ -6,6 +6,7 @@ import dataclasses
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from . import system_calls
 from .contenders import CONTENDERS, Plan
 from .data import Shape
 from .memory_limit import limited
@@ -20,6 +21,10 @@ MAIN = ("s5cmd", "wire", "s5cmd, through statelift", "sdk", "sdk, CRT", "stream,
 PEERS = ("obstore", "s3fs", "rclone copy", "aws s3 cp")
 FLOOR = "C loop"
 FAST = ("s5cmd", "wire", "obstore")
+#: Those that DESIGN.md compares everywhere.
+NATIVE = (*FAST, "sdk", "sdk, CRT")
+UNVERIFIED = "wire, without checksums"
+SCHEMES = ("http", "https")
 
 
 @dataclass(frozen=True)
@@ -44,39 +49,69 @@ class Scenario:
 
 
 def matrix(settings: Settings) -> list[Scenario]:
-    """Downloads by every contender, then what is asked of fewer: TLS, slow links, uploads, copies."""
+    """Every shape and direction over HTTP and HTTPS, then the slow link, kept uploads and little memory."""
     everything = _everything(settings)
     return [scenario for scenario in everything if scenario.main] if settings.quick else everything
 
 
 def _everything(settings: Settings) -> list[Scenario]:
-    large, small, huge = settings.large, settings.small, settings.huge
-    down = [
-        Scenario("download", large, contenders=(*MAIN, *PEERS[:2], FLOOR), main=True),
-        Scenario("download", small, contenders=(*MAIN, *PEERS[:2], FLOOR), main=True),
-        Scenario("download", huge, contenders=(*MAIN[:4], *PEERS[:2], FLOOR)),
-        Scenario("download", large, "https", contenders=(*MAIN[:4], *PEERS[:2]), main=True),
-        Scenario("download", small, "https", contenders=(*MAIN[:4], "obstore")),
-        Scenario("download", huge, "https", contenders=FAST),
-        Scenario("download", large, slow=True, contenders=FAST),
-        Scenario("download", small, slow=True, contenders=FAST),
-        # These list the bucket first, which the light server does not answer.
-        Scenario("download", large, contenders=("s5cmd", "wire", *PEERS[2:]), keeping=True),
+    return [
+        *_downloads(settings.large, settings.small, settings.huge),
+        *_uploads(settings.large, settings.small, settings.huge),
+        *_slow(settings.large, settings.small),
+        *_kept(settings.large, settings.huge),
+        *_tight(settings.large),
     ]
-    up = [
-        Scenario("upload", large, contenders=(*MAIN[:4], "obstore"), main=True),
-        Scenario("upload", large, "https", contenders=(*MAIN[:4], "obstore")),
-        Scenario("upload", small, contenders=(*MAIN[:4], "obstore")),
-        Scenario("upload", huge, contenders=FAST),
-        # The light server throws uploads away; this one keeps them, and what it keeps is verified.
+
+
+def _downloads(large: Shape, small: Shape, huge: Shape) -> list[Scenario]:
+    return [
+        Scenario("download", large, contenders=(*MAIN, *PEERS[:2], UNVERIFIED, FLOOR), main=True),
+        Scenario("download", small, contenders=(*MAIN, *PEERS[:2], FLOOR), main=True),
+        Scenario("download", huge, contenders=(*NATIVE, FLOOR)),
+        Scenario("download", large, "https", contenders=(*MAIN[:4], *PEERS[:2], "sdk, CRT"), main=True),
+        Scenario("download", small, "https", contenders=NATIVE),
+        Scenario("download", huge, "https", contenders=NATIVE),
+    ]
+
+
+def _uploads(large: Shape, small: Shape, huge: Shape) -> list[Scenario]:
+    """To the light server, which throws them away: these compare clients alone."""
+    return [
+        Scenario("upload", large, contenders=(*NATIVE, "s5cmd, through statelift"), main=True),
+        Scenario("upload", large, "https", contenders=NATIVE, main=True),
+        *(Scenario("upload", shape, scheme, contenders=NATIVE) for shape in (small, huge) for scheme in SCHEMES),
+    ]
+
+
+def _slow(large: Shape, small: Shape) -> list[Scenario]:
+    return [
+        *(
+            Scenario("download", each, scheme, slow=True, contenders=FAST)
+            for each in (large, small)
+            for scheme in SCHEMES
+        ),
+        *(Scenario("upload", large, scheme, slow=True, contenders=FAST) for scheme in SCHEMES),
+    ]
+
+
+def _kept(large: Shape, huge: Shape) -> list[Scenario]:
+    """By a server that lists buckets, which rclone and aws do first, and that keeps uploads: they are verified."""
+    return [
+        Scenario("download", large, contenders=("s5cmd", "wire", *PEERS[2:]), keeping=True),
         Scenario("upload", large, contenders=(*MAIN[:4], *PEERS), keeping=True),
         Scenario("server-side", large, contenders=(*MAIN[:3], *PEERS[:3]), keeping=True),
+        Scenario("server-side", large, "https", contenders=FAST, keeping=True),
+        Scenario("server-side", huge, contenders=FAST, keeping=True),
     ]
-    tight = [
+
+
+def _tight(large: Shape) -> list[Scenario]:
+    return [
         Scenario("download", large, contenders=(*MAIN, *PEERS[:2]), memory=MEMORY),
-        Scenario("upload", large, contenders=MAIN[:4], memory=MEMORY),
+        Scenario("download", large, contenders=("s5cmd", "wire", *PEERS[2:]), memory=MEMORY, keeping=True),
+        Scenario("upload", large, contenders=(*MAIN, *PEERS[:2]), memory=MEMORY),
     ]
-    return [*down, *up, *tight]
 
 
 def measure(settings: Settings, recorder: Recorder, servers: Servers) -> None:
@@ -104,6 +139,8 @@ def measure_one(scenario: Scenario, settings: Settings, recorder: Recorder, serv
             return try_once(CONTENDERS[name], plan, sample, conditions)
 
         interleave([each.name for each in found], rounds, one, recorder)
+    if settings.system_calls and scenario.main and scenario.direction == "download":
+        system_calls.measure_one(scenario.name, found, plan, settings.cpu, recorder)
 
 
 def plan_of(scenario: Scenario, settings: Settings, server: Server) -> Plan:

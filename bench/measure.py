@@ -2,8 +2,9 @@
 
 CPU time is the kernel's account of the whole process tree at its end (wait4(2)). Peak memory is
 the sum over the tree of each process's high-water mark (``VmHWM``), sampled while it runs:
-``ru_maxrss`` would count the parent's pages of before the exec. Received bytes are what went
-through the loopback device meanwhile.
+``ru_maxrss`` would count the parent's pages of before the exec. Received and sent bytes are those
+that the server counts on its connections: whatever else the machine does, and whichever process
+of the contender's opened them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .light_peer import Traffic
 from .memory_limit import MemoryLimit
 
 _SAMPLE_EVERY = 0.02
@@ -34,7 +36,7 @@ class Usage:
     Args:
         wall: seconds from start to exit; ``user`` and ``system``: CPU seconds of the tree.
         peak: bytes of memory at most.
-        received: bytes over the loopback device.
+        received: bytes that came from the server, ``sent``: that went to it; 0 where it does not count.
         exit: exit status, negative for a signal.
         said: the JSON document of the program's last line on stdout, where it printed one.
         tail: its last words on stderr.
@@ -44,8 +46,9 @@ class Usage:
     user: float
     system: float
     peak: int
-    received: int
     exit: int
+    received: int = 0
+    sent: int = 0
     said: dict[str, Any] = field(default_factory=dict)
     tail: str = ""
 
@@ -61,6 +64,7 @@ def run(
     env: Mapping[str, str],
     timeout: float = 300.0,
     memory: MemoryLimit | None = None,
+    traffic: Callable[[], Traffic] = Traffic,
 ) -> Usage:
     """Run a command to its end.
 
@@ -68,9 +72,10 @@ def run(
         cpu: the one CPU it and its children may use.
         timeout: seconds after which its process group is killed; the exit status shows that.
         memory: limit that it joins before it starts.
+        traffic: what the server has counted so far.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        before, started = _loopback_bytes(), time.monotonic()
+        before, started = traffic(), time.monotonic()
 
         def prepare() -> None:
             if cpu is not None:
@@ -91,15 +96,16 @@ def run(
             _pid, status, usage = os.wait4(child.pid, 0)
             wall = time.monotonic() - started
         child.returncode = os.waitstatus_to_exitcode(status)
-        received = _loopback_bytes() - before
+        moved = traffic() - before
         said, tail = _read(out), _read(err)
     return Usage(
         wall=wall,
         user=usage.ru_utime,
         system=usage.ru_stime,
         peak=peak.bytes or usage.ru_maxrss * 1024,
-        received=received,
         exit=child.returncode,
+        received=moved.received,
+        sent=moved.sent,
         said=_document(said),
         tail=(tail or said).strip()[-_TAIL:],
     )
@@ -117,15 +123,6 @@ def _document(text: str) -> dict[str, Any]:
             found = json.loads(lines[-1])
             return found if isinstance(found, dict) else {}
     return {}
-
-
-def _loopback_bytes() -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/net/dev").read_text().splitlines():
-            name, _colon, numbers = line.partition(":")
-            if name.strip() == "lo":
-                return int(numbers.split()[0])
-    return 0
 
 
 @contextlib.contextmanager

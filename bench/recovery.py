@@ -89,7 +89,13 @@ def restore_with(name: str, scenario: Scenario, number: int, settings: Settings,
     command += [str(subtask), str(scenario.after), str(into / "state")]
     into.mkdir()
     conditions = Conditions(settings.cpu)
-    usage = run(command, cpu=conditions.cpu, env=server.environment(), timeout=conditions.timeout)
+    usage = run(
+        command,
+        cpu=conditions.cpu,
+        env=server.environment(),
+        timeout=conditions.timeout,
+        traffic=server.traffic,
+    )
     failed = why_failed(usage, conditions) or _wrong(into / "state", scenario, subtask)
     shutil.rmtree(into, ignore_errors=True)
     return dataclasses.replace(sample.with_usage(usage), failed=failed)

@@ -26,6 +26,7 @@ from ..transfer.checkpoint.layout import CheckpointLocation
 from ..transfer.downloader import Download, StateDownloader
 from ..transfer.handles import InMemoryHandle
 from ..transfer.keyed.plan import PartPlan, RestorePlan
+from ..transfer.strategy import Plan
 from .job_state import VALUE, key_group_of_row, key_of, value_of
 
 
@@ -69,10 +70,11 @@ class BareS5cmd(StateDownloader):
         *,
         progress: Progress | None = None,
         deadline: float | None = None,
+        strategy: Plan | None = None,
     ) -> CopyReport:
         inline = [each for each in downloads if isinstance(each.handle, InMemoryHandle)]
         files = [each for each in downloads if not isinstance(each.handle, InMemoryHandle)]
-        report = super().download(location, inline, closeables, progress=progress, deadline=deadline)
+        report = super().download(location, inline, closeables, progress=progress, deadline=deadline, strategy=strategy)
         requests = [_request(location, each) for each in files]
         _run_s5cmd([(request.source, request.destination) for request in requests])
         done = [CopiedFile(request, "s5cmd", request.size or 0, 0.0) for request in requests]

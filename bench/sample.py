@@ -26,10 +26,12 @@ class Sample:
         scenario: what was to be done; ratios are taken within one scenario and round.
         contender: who did it.
         bytes: payload of the scenario; ``files``: their number.
+        received: bytes that came from the server, ``sent``: that went to it; 0 where it does not count.
         seconds: what the contender's own clock says, without start-up, where it has one.
         phases: seconds of its phases, and further numbers that it told.
         failed: why the run does not count, or None.
         at: x in a growth plot.
+        system_calls: of all its processes, where a traced run counted them.
     """
 
     part: str
@@ -43,10 +45,12 @@ class Sample:
     system: float = 0.0
     peak: int = 0
     received: int = 0
+    sent: int = 0
     seconds: float | None = None
     phases: dict[str, Any] = field(default_factory=dict)
     failed: str | None = None
     at: float | None = None
+    system_calls: int = 0
 
     @property
     def cpu(self) -> float:
@@ -60,6 +64,7 @@ class Sample:
             system=round(usage.system, 4),
             peak=usage.peak,
             received=usage.received,
+            sent=usage.sent,
             seconds=usage.said.get("seconds"),
             phases={key: value for key, value in usage.said.items() if key != "seconds"},
         )
@@ -114,6 +119,8 @@ def _told(sample: Sample) -> str:
     start = f"  {sample.part}: {sample.scenario} #{sample.round} {sample.contender:<24}"
     if sample.failed:
         return f"{start} FAILED: {sample.failed}"
+    if sample.system_calls:
+        return f"{start} {sample.system_calls} system calls"
     return f"{start} {sample.wall:7.2f} s, CPU {sample.cpu:6.2f} s, {sample.peak / 2**20:6.0f} MiB"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ..transfer.demo.s3_server import serve_s3
 from .data import Object, Shape, make_objects
-from .light_server import serve_light
+from .light_peer import Traffic
+from .light_server import start_light
 
 REGION = "us-east-1"
 #: A distant store: seconds to the first byte, bytes per second of one connection.
@@ -27,6 +28,7 @@ class Server:
     Args:
         root: directory whose folder `BUCKET` holds the objects as files.
         authority: PEM file that clients must trust, for HTTPS.
+        traffic: bytes that its clients received and sent so far; only the light server counts them.
         more: further variables for the clients.
     """
 
@@ -37,6 +39,7 @@ class Server:
     secret_key: str = field(repr=False)
     authority: Path | None = None
     keeps_files: bool = True
+    traffic: Callable[[], Traffic] = Traffic
     more: Mapping[str, str] = field(default_factory=dict)
 
     def objects(self, shape: Shape) -> list[Object]:
@@ -114,9 +117,10 @@ class Servers:
         (self.root / BUCKET).mkdir(parents=True, exist_ok=True)
         delay, rate = (SLOW_DELAY, SLOW_RATE) if slow else (0.0, 0.0)
         cpus = None if self.cpu is None else {self.cpu}
-        with serve_light(self.root, cpus=cpus, certificate=pair, delay=delay, rate=rate) as endpoint:
+        with start_light(self.root, cpus=cpus, certificate=pair, delay=delay, rate=rate) as light:
             authority = certificates.authority if certificates else None
-            yield Server("light", endpoint, self.root, "bench", "bench-secret", authority, keeps_files=False)
+            about = ("light", light.endpoint, self.root, "bench", "bench-secret", authority)
+            yield Server(*about, keeps_files=False, traffic=light.traffic)
 
 
 @contextmanager

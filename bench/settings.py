@@ -21,12 +21,13 @@ class Settings:
         parts: what is run where the user does not say.
         rounds: of the main scenarios; ``few_rounds`` of the others.
         state_bytes: of the state that is recovered on one CPU; ``spark_bytes`` through Spark.
+        system_calls: count them too, in runs of their own.
         s3a: fetch Hadoop's S3 client for Spark's own state store.
     """
 
     scratch: Path
     quick: bool = False
-    parts: tuple[str, ...] = ("recovery", "copying", "spark", "growth", "neighbour")
+    parts: tuple[str, ...] = ("recovery", "copying", "spark", "savepoint", "reuse", "growth", "neighbour")
     rounds: int = 3
     few_rounds: int = 1
     large: Shape = field(default_factory=lambda: Shape(16, 64 * MIB))
@@ -34,9 +35,10 @@ class Settings:
     huge: Shape = field(default_factory=lambda: Shape(1, 2 * GIB))
     state_bytes: int = GIB
     spark_bytes: int = 256 * MIB
-    growth_counts: tuple[int, ...] = (1_000, 10_000)
-    growth_sizes: tuple[int, ...] = (GIB // 2, GIB, 2 * GIB)
-    growth_connections: tuple[int, ...] = (1, 4, 16)
+    growth_counts: tuple[int, ...] = (1_000, 10_000, 100_000)
+    growth_sizes: tuple[int, ...] = (GIB, 2 * GIB, 4 * GIB, 8 * GIB)
+    growth_connections: tuple[int, ...] = (1, 2, 4, 8, 16)
+    system_calls: bool = True
     s3a: bool = False
 
     @property
@@ -54,7 +56,7 @@ class Settings:
         return cls(
             scratch,
             quick=True,
-            parts=("recovery", "copying"),
+            parts=("recovery", "copying", "savepoint", "reuse"),
             rounds=1,
             large=Shape(4, 64 * MIB),
             small=Shape(500, 64 << 10),
@@ -63,17 +65,11 @@ class Settings:
             spark_bytes=64 * MIB,
             growth_counts=(1_000, 2_000),
             growth_sizes=(256 * MIB, 512 * MIB),
+            growth_connections=(1, 4, 16),
+            system_calls=False,
         )
 
     @classmethod
     def long(cls, scratch: Path) -> Settings:
-        """``--full``: more rounds, and growth as far as 100,000 files and 8 GiB. About an hour."""
-        return cls(
-            scratch,
-            rounds=7,
-            few_rounds=3,
-            spark_bytes=GIB,
-            growth_counts=(1_000, 10_000, 100_000),
-            growth_sizes=(GIB, 2 * GIB, 4 * GIB, 8 * GIB),
-            growth_connections=(1, 2, 4, 8, 16),
-        )
+        """``--full``: more rounds, and a gibibyte through Spark."""
+        return cls(scratch, rounds=7, few_rounds=3, spark_bytes=GIB)

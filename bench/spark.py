@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 from . import job_state, recovery
 from .data import size_text
 from .job_state import VALUE
+from .moto import moto_server
 from .programs import find_s5cmd
 from .sample import Recorder, Sample, Skipped
 from .servers import BUCKET, REGION, Server, Servers
@@ -31,8 +33,7 @@ def measure(settings: Settings, recorder: Recorder, servers: Servers) -> None:
     with servers.serving() as server:
         _through_spark(settings, recorder, server)
     _own_store(settings, recorder, f"{OWN}, local directory", {})
-    with servers.serving(keeping=True) as server:
-        _own_store_on_s3(settings, recorder, server)
+    _own_store_on_s3(settings, recorder)
 
 
 def _through_spark(settings: Settings, recorder: Recorder, server: Server) -> None:
@@ -70,27 +71,33 @@ def _own_scenario(settings: Settings) -> str:
     return f"1 to 1 in one process, {size_text(settings.spark_bytes)} of state"
 
 
-def _own_store_on_s3(settings: Settings, recorder: Recorder, server: Server) -> None:
+def _own_store_on_s3(settings: Settings, recorder: Recorder) -> None:
     name = f"{OWN}, S3A"
-    if not settings.s3a:
-        reason = "hadoop-aws is not installed; --s3a fetches it, half a gigabyte, from Maven Central"
+    reason = _no_s3a(settings)
+    if reason:
         recorder.skipped(Skipped(PART, _own_scenario(settings), name, reason))
         return
-    conf = {
-        "spark.jars.packages": f"org.apache.hadoop:hadoop-aws:{_hadoop_version()}",
-        "spark.hadoop.fs.s3a.endpoint": server.endpoint,
-        "spark.hadoop.fs.s3a.endpoint.region": REGION,
-        "spark.hadoop.fs.s3a.access.key": server.access_key,
-        "spark.hadoop.fs.s3a.secret.key": server.secret_key,
-        "spark.hadoop.fs.s3a.path.style.access": "true",
-    }
-    _own_store(settings, recorder, name, {"conf": conf, "location": f"s3a://{BUCKET}/own-checkpoint"})
+    with moto_server(settings.scratch / "moto", cpu=settings.server_cpu) as server:
+        conf = {
+            "spark.jars.packages": f"org.apache.hadoop:hadoop-aws:{_hadoop_version()}",
+            "spark.hadoop.fs.s3a.endpoint": server.endpoint,
+            "spark.hadoop.fs.s3a.endpoint.region": REGION,
+            "spark.hadoop.fs.s3a.access.key": server.access_key,
+            "spark.hadoop.fs.s3a.secret.key": server.secret_key,
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+            "spark.hadoop.fs.s3a.connection.expect.continue": "false",
+        }
+        _own_store(settings, recorder, name, {"conf": conf, "location": f"s3a://{BUCKET}/own-checkpoint"})
+
+
+def _no_s3a(settings: Settings) -> str | None:
+    if not settings.s3a:
+        return "hadoop-aws is not installed; --s3a fetches it, 0.7 GB, from Maven Central"
+    return None if importlib.util.find_spec("moto") else "moto is not installed"
 
 
 def _hadoop_version() -> str:
     """The version of the Hadoop client that this PySpark brings."""
-    import importlib.util
-
     spec = importlib.util.find_spec("pyspark")
     places = spec.submodule_search_locations or () if spec else ()
     jars = (jar for place in places for jar in Path(place, "jars").glob("hadoop-client-api-*.jar"))

@@ -6,6 +6,7 @@ keeps what it has.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -25,7 +26,8 @@ def through_spark(orders: dict[str, Any]) -> None:
     """Every method on two single-core executors, in rounds that take turns."""
     scratch = Path(orders["scratch"])
     with local_cluster(scratch / "spark") as spark:
-        _warm_up(spark)
+        pin_executors(spark)
+        _warm_up(spark, orders, scratch)
         for number in range(orders["rounds"]):
             for name in order(orders["methods"], number):
                 local = scratch / "local-state"
@@ -35,9 +37,29 @@ def through_spark(orders: dict[str, Any]) -> None:
                 shutil.rmtree(local, ignore_errors=True)
 
 
-def _warm_up(spark: Any) -> None:
-    """Python workers start, and import what every method needs."""
+def pin_executors(spark: Any) -> int:
+    """Give each executor, and the Python workers that it will start, one CPU in turn. Returns their number."""
+    import psutil
+
+    java = psutil.Process(spark.sparkContext._gateway.proc.pid)
+    found = [
+        each for each in java.children(recursive=True) if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline())
+    ]
+    cpus = sorted(os.sched_getaffinity(0))
+    for number, executor in enumerate(sorted(found, key=lambda each: each.pid)):
+        for thread in os.listdir(f"/proc/{executor.pid}/task"):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), {cpus[number % len(cpus)]})
+    return len(found)
+
+
+def _warm_up(spark: Any, orders: dict[str, Any], scratch: Path) -> None:
+    """Python workers start, and import what every method needs; Spark compiles what it does for a frame."""
     spark.sparkContext.parallelize(range(2), 2).map(lambda _: __import__("statelift.bench.restoring")).count()
+    local = scratch / "warm-up"
+    local.mkdir()
+    _restore(spark, METHODS["wire"], orders, local)
+    shutil.rmtree(local, ignore_errors=True)
 
 
 def _tell(name: str, number: int, run: Callable[[], dict[str, Any]]) -> None:
@@ -52,8 +74,8 @@ def _tell(name: str, number: int, run: Callable[[], dict[str, Any]]) -> None:
 def _reason(error: Exception) -> str:
     """The line that says why: our own error's, where a stack trace of Spark has one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("statelift.")]
-    return (ours or [f"{type(error).__name__}: {lines[0] if lines else ''}"])[-1][:300]
+    ours = [line for line in lines if line.startswith(("statelift.", "Caused by: "))]
+    return (ours or [f"{type(error).__name__}: {' '.join(lines[:2])}"])[-1][:300]
 
 
 def _restore(spark: Any, method: Method, orders: dict[str, Any], local: Path) -> dict[str, Any]:
@@ -98,7 +120,12 @@ def own_store(orders: dict[str, Any]) -> None:
     }
     with local_cluster(scratch / "spark-own", master="local[1]", conf=conf) as spark:
         checkpoint = orders.get("location") or str(scratch / "own-checkpoint")
-        _aggregate(spark, orders["rows"], orders["value"], scratch, checkpoint)
+        try:
+            _aggregate(spark, orders["rows"], orders["value"], scratch, checkpoint)
+        except Exception as error:
+            # Its text must be asked for while the JVM is there.
+            print(json.dumps({"method": orders["name"], "round": 0, "failed": _reason(error)}), flush=True)
+            return
         for number in range(orders["rounds"]):
             _tell(orders["name"], number, lambda: _load(spark, checkpoint))
 

@@ -22,6 +22,7 @@ PARTS = {
     "copying": "files to and from S3, beside the peers",
     "spark": "recovery through Spark on two executors, and Spark's own state store",
     "savepoint": "a savepoint on one endpoint: copied by the store, through the client, and as Parquet",
+    "reuse": "files of state that are on this disk already: linked, beside copied",
     "growth": "memory and CPU against files, bytes and connections",
     "neighbour": "what a limited restore leaves to a busy neighbour on its CPU",
 }
@@ -53,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     size.add_argument(
         "--quick", action="store_true", help="the main scenarios, a quarter of the bytes: about 2 minutes"
     )
-    size.add_argument("--full", action="store_true", help="more rounds, up to 100,000 files and 8 GiB: about an hour")
+    size.add_argument("--full", action="store_true", help="more rounds: more than an hour")
     parser.add_argument("--only", metavar="PART,...", help=f"parts to run, of: {', '.join(PARTS)}")
     parser.add_argument("--rounds", type=int, help="counted rounds of every scenario")
     parser.add_argument("--directory", type=Path, help="disk to write to; by default the temporary directory's")

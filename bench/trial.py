@@ -62,6 +62,7 @@ def try_once(
                 env=plan.server.environment(),
                 timeout=conditions.timeout,
                 memory=conditions.memory,
+                traffic=plan.server.traffic,
             )
         failed = why_failed(usage, conditions) or (wrong_files(target, plan.objects) if target else None)
         return dataclasses.replace(sample.with_usage(usage), failed=failed)

@@ -13,7 +13,7 @@ from statelift.bench import report, suite
 from statelift.bench.data import Object, Shape, make_objects, wrong_files
 from statelift.bench.measure import run
 from statelift.bench.memory_limit import limited
-from statelift.bench.reuse import measure as measure_reuse
+from statelift.bench.reuse import restore_files
 from statelift.bench.rounds import Spread, order, ratios, spread
 from statelift.bench.sample import Recorder, Sample, Skipped, read
 
@@ -157,7 +157,7 @@ def test_the_memory_limit_holds() -> None:
 
 
 def test_reuse_reads_no_data(tmp_path):
-    found = measure_reuse(tmp_path, 1 << 20, 3)
+    found = restore_files(tmp_path, 1 << 20, 3)
     assert (found["bytes_moved"], found["methods"]) == (0, {"hard-link": 3})
     # Modules that are imported on the way are read; state is not.
-    assert measure_reuse(tmp_path / "again", 4 << 20, 3)["bytes_read"] < 1 << 20
+    assert restore_files(tmp_path / "again", 4 << 20, 3)["bytes_read"] < 1 << 20
