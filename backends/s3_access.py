@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .ambient import environment_keys, environment_region
 from .errors import AccessDenied, OptionError
 from .s3_errors import translating
 from .s3_options import S3Options
@@ -80,7 +81,18 @@ class S3Access:
 
     @property
     def region(self) -> str:
-        return str(self.options.region or self.session().get_config_variable("region") or DEFAULT_REGION)
+        """The configured region, else the AWS chain's, else us-east-1."""
+        region = self.options.region
+        if region is None and self.options.profile is None:
+            region = environment_region()
+        if region is None:
+            region = self.session().get_config_variable("region")
+        return str(region or DEFAULT_REGION)
+
+    @property
+    def asks_chain(self) -> bool:
+        """Whether `credentials` may read files, run programs or ask the network."""
+        return not self.options.anonymous and self._plain_keys() is None
 
     def credentials(self, *, refresh: bool = False) -> Credentials | None:
         """Credentials that are valid now, refreshed by the chain when due; None if anonymous.
@@ -95,9 +107,9 @@ class S3Access:
             return None
         if refresh:
             self._forget()
-        if self.options.access_key and self.options.secret_key and not self.options.missing_secrets:
-            # Configured keys need no chain: botocore's import alone takes 0.2 s.
-            return Credentials(self.options.access_key, self.options.secret_key, self.options.session_token)
+        keys = self._plain_keys()
+        if keys is not None:
+            return Credentials(*keys)
         with translating("credentials"):
             found = self.session().get_credentials()
             if found is None:
@@ -107,6 +119,15 @@ class S3Access:
                 )
             frozen = found.get_frozen_credentials()
         return Credentials(str(frozen.access_key), str(frozen.secret_key), frozen.token)
+
+    def _plain_keys(self) -> tuple[str, str, str | None] | None:
+        """Keys that need no chain: those of the options, else of the environment."""
+        options = self.options
+        if options.missing_secrets:
+            return None
+        if options.access_key and options.secret_key:
+            return options.access_key, options.secret_key, options.session_token
+        return environment_keys() if options.profile is None else None
 
     def _forget(self) -> None:
         self._own()

@@ -279,12 +279,12 @@ class Client:
         self._asking = True
         try:
             access = self.access
-            if access.options.anonymous or access.options.access_key:
-                found = access.credentials()
-            else:
+            if access.asks_chain:
                 found = await self.loop.in_thread(
                     lambda: access.credentials(refresh=refresh), timeout=_CREDENTIALS_TIMEOUT
                 )
+            else:
+                found = access.credentials()
             if not self._asked or found != self._credentials:
                 self._credentials = found
                 self._generation += 1
