@@ -16,8 +16,9 @@ from .trial import Conditions, available, try_once
 PART = "growth"
 FILE = 64 * MIB
 TINY = 4 << 10
-#: Beyond so many files only the two that are compared run: the others take minutes.
+#: Beyond so many files or bytes only the two that are compared run: the others take minutes.
 MANY = 20_000
+MUCH = 2 * GIB
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def _run(points: list[Point], names: Sequence[str], settings: Settings, recorder
         plan = _plan(point, largest[: point.shape.count], settings, server)
         sample = Sample(PART, axis, "", 0, bytes=point.shape.bytes, files=point.shape.count, at=point.at)
         for contender in contenders:
-            if point.shape.count <= MANY or contender.name in {"s5cmd", "wire"}:
+            small = point.shape.count <= MANY and point.shape.bytes <= MUCH
+            if small or contender.name in {"s5cmd", "wire"}:
                 named = dataclasses.replace(sample, contender=contender.name)
                 recorder.sample(try_once(CONTENDERS[contender.name], plan, named, conditions))
 

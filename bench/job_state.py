@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from ..backends.checksums import crc64nvme
@@ -79,10 +80,11 @@ class Job:
         return sum((self.digests[each] for each in key_groups), Digest())
 
 
+@cache
 def build(bucket: Path, scratch: Path, *, size: int, parallelism: int) -> Job:
-    """Write rows of ``size`` bytes into RocksDB and checkpoint them into the bucket's directory."""
+    """Write rows of ``size`` bytes into RocksDB and checkpoint them into the bucket's directory, once."""
     rows = size // VALUE
-    name = f"job-{parallelism}"
+    name = f"job-{parallelism}-{size >> 20}"
     location = CheckpointLocation(str(bucket / name), 1)
     configuration = Configuration(environ={})
     with FileSystems(configuration, backend="local") as systems:

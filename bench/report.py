@@ -7,14 +7,44 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import figures, goals, tables
+from .data import size_text
 from .sample import LINES, Results, Sample, read
-from .tables import PEAK, RECEIVED, SYSTEM, USER, WALL, against, comparison, cpu, inner, phase, wall
+from .tables import MIB, PEAK, RECEIVED, SENT, SYSTEM, USER, WALL, against, comparison, cpu, inner, phase, wall
 
 _INTRODUCTION = """\
 Every figure is that of a whole process on one CPU, start-up included, the server on another CPU.
 Contenders take turns in rounds; `x` is the median of the ratios within each round (above 1 is
 quicker), in brackets the smallest and the largest of the rounds. A run counts only if every byte
 that it wrote has the right checksum."""
+
+_COPYING = """\
+The light server counts the bytes that a contender received and sent on its connections; rclone's
+server does not. `wire` and the libraries have their own clock: "without start-up" begins after
+imports. System calls are those of a whole process, start-up included, in a traced run of its own
+that is not timed. The C loop checks nothing, signs nothing and speaks no TLS."""
+
+_SPARK = """\
+Two executors of one core each: where there are two CPUs, each executor is pinned to one and shares
+the first with the server, so that the figures compare methods and not machines. Times are those of
+the job, CPU that of its tasks. Spark's own state store runs in one process, pinned to nothing, and
+loads the same number of bytes as keys and values; over S3A from moto's server, whose own speed
+limits it."""
+
+_SAVEPOINT = """\
+One subtask's state on one S3 endpoint. `native` asks the store to copy, so that no byte of the state
+passes through the client; `canonical` reads it and writes Parquet. Each is restored afterwards and
+every row compared."""
+
+_REUSE = """\
+SST files that lie on the disk of the restored database already: linked, and copied for comparison.
+What is read while linking is metadata of the process itself, not state."""
+
+_GROWTH = """\
+One run for each point. Where there are very many files or bytes only wire and s5cmd go on."""
+
+_NEIGHBOUR = """\
+Another process computes on the same CPU without a pause while files are downloaded. The kernel
+would share the CPU evenly; a limit leaves more to the neighbour and makes the download longer."""
 
 _RECOVERY = """\
 One subtask's state on one CPU: from the call in a running Python to the first row that is read.
@@ -48,6 +78,8 @@ def write(results: Results, into: Path) -> Path:
         _recovery(results, drawn),
         _copying(results, drawn),
         _spark(results),
+        _savepoint(results),
+        _reuse(results),
         _growth(results, drawn),
         _neighbour(results, drawn),
         _skipped(results),
@@ -117,6 +149,15 @@ def _copying(results: Results, drawn: dict[str, Path]) -> str:
     names = results.scenarios("copying")
     if not names:
         return ""
+    parts = [f"### {name}\n\n" + _copying_table(results, name) for name in names]
+    return (
+        "## Copying\n\n" + _COPYING + "\n\n" + _picture(drawn, "copying", "Copying by contender") + "\n\n".join(parts)
+    )
+
+
+def _copying_table(results: Results, scenario: str) -> str:
+    samples = _in(results, "copying", scenario)
+    traced = _in(results, "system calls", scenario)
     columns = [
         WALL,
         against("s5cmd", "against s5cmd", wall),
@@ -125,19 +166,47 @@ def _copying(results: Results, drawn: dict[str, Path]) -> str:
         SYSTEM,
         against("s5cmd", "CPU against s5cmd", cpu),
         PEAK,
-        RECEIVED,
+        SENT if scenario.startswith("upload") else RECEIVED,
     ]
-    parts = [f"### {name}\n\n" + comparison(_in(results, "copying", name), columns, "contender") for name in names]
-    return "## Copying\n\n" + _picture(drawn, "copying", "Copying by contender") + "\n\n".join(parts)
+    return comparison(samples, [*columns, *([tables.system_calls(traced)] if traced else [])], "contender")
 
 
 def _spark(results: Results) -> str:
     names = results.scenarios("spark")
     if not names:
         return ""
-    columns = [WALL, tables.middle("CPU, s", cpu), RECEIVED]
+    columns = [WALL, tables.middle("CPU, s", cpu), tables.middle("copied, MiB", lambda each: each.received / MIB)]
     parts = [f"### {name}\n\n" + comparison(_in(results, "spark", name), columns, "method") for name in names]
-    return "## Through Spark\n\n" + "\n\n".join(parts)
+    return "## Through Spark\n\n" + _SPARK + "\n\n" + "\n\n".join(parts)
+
+
+def _savepoint(results: Results) -> str:
+    names = results.scenarios("savepoint")
+    if not names:
+        return ""
+    moved = tables.measured(
+        "through the client, MiB", lambda sample: float(sample.phases.get("bytes_moved") or 0) / MIB
+    )
+    columns = [tables.measured("savepoint, s", inner), tables.middle("CPU, s", cpu), PEAK, moved]
+    parts = [f"### {name}\n\n" + comparison(_in(results, "savepoint", name), columns, "savepoint") for name in names]
+    return "## Savepoints\n\n" + _SAVEPOINT + "\n\n" + "\n\n".join(parts)
+
+
+def _reuse(results: Results) -> str:
+    samples = [sample for sample in results.of("reuse") if sample.at]
+    if not samples:
+        return ""
+    rows = []
+    for size in sorted({sample.at for sample in samples if sample.at}):
+        group = [sample for sample in samples if sample.at == size]
+        columns = (
+            tables.measured("", tables.microseconds),
+            tables.measured("", lambda sample: float(sample.phases.get("read") or 0) / MIB / sample.files),
+        )
+        shown = (column.text(group, name) for name in ("reuse", "copy") for column in columns)
+        rows.append([size_text(int(size)), *shown])
+    head = ["a file of", "reused, µs", "read, MiB", "copied, µs", "read, MiB"]
+    return "## Restore by reuse\n\n" + _REUSE + "\n\n" + tables.markdown(head, rows)
 
 
 def _growth(results: Results, drawn: dict[str, Path]) -> str:
@@ -149,7 +218,7 @@ def _growth(results: Results, drawn: dict[str, Path]) -> str:
         samples = _in(results, "growth", name)
         head = [name, "contender", "wall, s", "CPU, s", "peak memory, MiB"]
         parts.append(tables.markdown(head, _growth_rows(samples)))
-    return "## Growth\n\n" + _picture(drawn, "growth", "Growth") + "\n\n".join(parts)
+    return "## Growth\n\n" + _GROWTH + "\n\n" + _picture(drawn, "growth", "Growth") + "\n\n".join(parts)
 
 
 def _growth_rows(samples: list[Sample]) -> list[list[str]]:
@@ -181,6 +250,8 @@ def _neighbour(results: Results, drawn: dict[str, Path]) -> str:
         rows += [[limit, name, *(column.text(group, name) for column in columns)] for name in tables.ranked(group)]
     return (
         "## A busy neighbour on the same CPU\n\n"
+        + _NEIGHBOUR
+        + "\n\n"
         + _picture(drawn, "neighbour", "A busy neighbour")
         + tables.markdown(head, rows)
     )

@@ -107,6 +107,7 @@ USER = middle("user CPU, s", lambda sample: sample.user)
 SYSTEM = middle("system CPU, s", lambda sample: sample.system)
 PEAK = middle("peak memory, MiB", lambda sample: sample.peak / MIB)
 RECEIVED = middle("received, MiB", lambda sample: sample.received / MIB)
+SENT = middle("sent, MiB", lambda sample: sample.sent / MIB)
 
 
 def wall(sample: Sample) -> float:
@@ -120,3 +121,23 @@ def cpu(sample: Sample) -> float:
 def inner(sample: Sample) -> float:
     """Seconds by the contender's own clock, without its start-up."""
     return sample.seconds or 0.0
+
+
+def inner_cpu(sample: Sample) -> float:
+    """CPU seconds by the contender's own account, without its start-up; of the whole process where it has none."""
+    return float(sample.phases.get("cpu") or sample.cpu)
+
+
+def microseconds(sample: Sample) -> float:
+    """Of one file, where many were restored."""
+    return float(sample.phases.get("microseconds") or 0.0)
+
+
+def system_calls(traced: Sequence[Sample]) -> Column:
+    """Per GiB, whole process, from the traced runs of the same scenario."""
+
+    def text(_samples: Sequence[Sample], name: str) -> str:
+        found = spread(_of(traced, name), lambda sample: sample.system_calls / (sample.bytes / (1 << 30)))
+        return f"{found.median:.0f}" if found else "-"
+
+    return Column("system calls per GiB", text)
