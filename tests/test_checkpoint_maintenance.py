@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from statelift.backends.options import Configuration
 from statelift.transfer.checkpoint.copying import copy_checkpoint
 from statelift.transfer.checkpoint.layout import CheckpointLocation
 from statelift.transfer.checkpoint.metadata import CheckpointMetadata
+from statelift.transfer.checkpoint.orphans import find_orphans, remove_orphans
 from statelift.transfer.checkpoint.removal import remove_checkpoint
 from statelift.transfer.checkpoint.store import CheckpointStore
 from statelift.transfer.checkpoint.verification import verify
@@ -33,9 +35,11 @@ from statelift.transfer.handles import (
     StateFile,
 )
 from statelift.transfer.objects import Objects
+from statelift.transfer.savepoint.taking import savepoint
 
 BARE = Configuration(environ={})
 Run = Callable[..., tuple[int, str, str]]
+Orphans = Callable[[float], None]
 
 
 class Base:
@@ -395,24 +399,114 @@ def test_the_metadata_goes_first(job: Base, monkeypatch) -> None:
 # ---------------------------------------------------------------- orphans
 
 
-def test_orphans_are_listed_and_deleted_only_when_old(job: Base, run: Run, tmp_path: Path, monkeypatch) -> None:
+@pytest.fixture
+def orphans(monkeypatch) -> Orphans:
+    """``orphans`` as it would be run that many seconds from now."""
+
+    real = time.time
+
+    def at(seconds: float) -> None:
+        now = real() + seconds
+        monkeypatch.setattr("statelift.transfer.checkpoint.orphans.time.time", lambda: now)
+
+    return at
+
+
+def test_orphans_are_listed_and_deleted_only_when_old(
+    job: Base, run: Run, tmp_path: Path, monkeypatch, orphans: Orphans
+) -> None:
     job.complete(1, "a")
-    old, young = (tmp_path / "job" / "shared" / name for name in ("old", "young"))
-    for path, age in ((old, 2), (young, 0)):
-        path.write_bytes(b"1234")
-        os.utime(path, (time.time() - age * 86400,) * 2)
-    needed = names_below(job.base) - {"shared/old", "shared/young"}
+    needed = names_below(job.base)
+    old = tmp_path / "job" / "shared" / "old"
+    old.write_bytes(b"1234")
     os.utime(tmp_path / "job" / "shared" / "a", (0, 0))
     monkeypatch.chdir(tmp_path)
+    assert json.loads(run("checkpoint", "orphans", job.base, "--json")[1])["orphans"] == []
+    orphans(2 * 86400)
     # A relative path must not make needed files look like orphans.
     for base in (job.base, "job", "./job/"):
         found = json.loads(run("checkpoint", "orphans", base, "--json")[1])
         assert [each["uri"] for each in found["orphans"]] == [str(old)]
     assert run("checkpoint", "orphans", job.base, "--delete")[0] == 2
+    assert run("checkpoint", "orphans", "job", "--delete", "--older-than", "3d")[0] == 0
     assert old.exists()
     assert run("checkpoint", "orphans", "job", "--delete", "--older-than", "1d")[0] == 0
-    assert names_below(job.base) == needed | {"shared/young"}
+    assert names_below(job.base) == needed
     assert run("checkpoint", "orphans", job.base, "--older-than", "a while")[0] == 2
+
+
+def test_an_old_file_that_was_linked_into_a_checkpoint_just_now_is_young(job: Base, tmp_path: Path) -> None:
+    job.complete(1, "a")
+    written_long_ago = tmp_path / "000012.sst"
+    written_long_ago.write_bytes(b"rows")
+    os.utime(written_long_ago, (1, 1))
+    os.link(written_long_ago, tmp_path / "job" / "shared" / "pending")
+    assert remove_orphans(job.store, job.base, older_than=3600) == []
+    assert [each.uri for each in remove_orphans(job.store, job.base, older_than=0)] == [f"{job.base}/shared/pending"]
+
+
+def test_what_a_killed_savepoint_left_is_swept_and_savepoints_are_not(
+    job: Base, run: Run, tmp_path: Path, orphans: Orphans
+) -> None:
+    checkpoint = job.complete(1, "a")
+    whole, begun = f"{job.base}/savepoints/whole", tmp_path / "job" / "savepoints" / "begun"
+    savepoint(checkpoint, whole, job.configuration)
+    begun.mkdir()
+    (begun / str(uuid.uuid4())).write_bytes(b"1")
+    (begun / f"{uuid.uuid4()}.parquet").write_bytes(b"2")
+    (begun / "_common_metadata").write_bytes(b"3")
+    for theirs in ("dataset/_common_metadata", "dataset/part-0.parquet", f"nested/shared/op-0/{uuid.uuid4()}"):
+        (tmp_path / "job" / theirs).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "job" / theirs).write_bytes(b"another program's")
+    kept = {each for each in names_below(job.base) if "begun" not in each}
+    for directory in (job.base, f"{job.base}/savepoints", begun):
+        assert run("checkpoint", "orphans", directory, "--delete", "--older-than", "1d")[0] == 0
+        orphans(2 * 86400)
+        assert run("checkpoint", "orphans", directory, "--json", "--older-than", "3d")[1].count("uri") == 0
+        found = json.loads(run("checkpoint", "orphans", directory, "--json")[1])["orphans"]
+        assert {os.path.dirname(each["uri"]) for each in found} == {str(begun)}
+        assert len(found) == 3
+        orphans(0)
+    orphans(2 * 86400)
+    assert run("checkpoint", "orphans", f"{job.base}/savepoints", "--delete", "--older-than", "1d")[0] == 0
+    assert names_below(job.base) == kept
+    assert not begun.exists()
+    assert job.problems(whole) == []
+
+
+def test_a_savepoint_in_the_making_is_left_whole(job: Base, tmp_path: Path, orphans: Orphans) -> None:
+    job.complete(1, "a")
+    begun = tmp_path / "job" / "sp"
+    begun.mkdir()
+    names = [str(uuid.uuid4()) for _ in range(2)]
+    (begun / names[0]).write_bytes(b"old")
+    time.sleep(0.05)
+    limit = time.time()
+    time.sleep(0.05)
+    (begun / names[1]).write_bytes(b"young")
+    assert list(find_orphans(job.store, job.base, older_than=time.time() - limit)) == []
+    assert len(list(find_orphans(job.store, job.base, older_than=0))) == 2
+
+
+def test_files_of_a_savepoint_that_a_checkpoint_uses_are_no_orphans(job: Base, tmp_path: Path) -> None:
+    """A claimed savepoint's metadata goes once it is subsumed; later checkpoints still name its files."""
+    theirs = tmp_path / "job" / "sp" / str(uuid.uuid4())
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(content("z"))
+    job.complete(1, FileHandle(str(theirs), len(content("z")), crc64nvme(content("z"))))
+    assert remove_orphans(job.store, job.base, older_than=0) == []
+    assert theirs.exists()
+
+
+def test_a_damaged_savepoint_ends_the_sweep(job: Base, run: Run, tmp_path: Path) -> None:
+    checkpoint = job.complete(1, "a")
+    savepoint(checkpoint, f"{job.base}/sp", job.configuration)
+    metadata = tmp_path / "job" / "sp" / "_metadata"
+    metadata.write_bytes(metadata.read_bytes()[:-1])
+    before = names_below(job.base)
+    code, _, err = run("checkpoint", "orphans", job.base, "--delete", "--older-than", "0s")
+    assert (code, f"{job.base}/sp" in err) == (1, True)
+    assert names_below(job.base) == before
 
 
 def test_metadata_of_a_copy_equals_but_for_etags(job: Base, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..backends.errors import BackendError, BackendUnavailable, SourceNotFound, TransferError
-from .stored_objects import StoredObject, first_of_many, taken
+from .stored_objects import StoredObject, first_of_many, require_length, taken
 
 
 class FsspecObjects:
@@ -21,9 +21,11 @@ class FsspecObjects:
             raise BackendUnavailable(f"{uri}: {error}") from error
         return system, path
 
-    def read(self, uri: str) -> bytes:
+    def read(self, uri: str, at_most: int | None = None) -> bytes:
         with _foreign(uri):
             system, path = self._at(uri)
+            if at_most is not None:
+                require_length(uri, int(system.info(path)["size"] or 0), at_most)
             return bytes(system.cat_file(path))
 
     def write(self, uri: str, data: bytes, *, only_if_absent: bool) -> None:

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Sequence
 
 from ..backends.landing import STAGING_PREFIX, StagingArea, reading, writing
 from ..backends.request import locate
-from .stored_objects import StoredObject, first_of_many, taken
+from .stored_objects import StoredObject, first_of_many, require_length, taken
 
 
 class LocalObjects:
     def __init__(self, *, fsync: bool) -> None:
         self._fsync = fsync
 
-    def read(self, uri: str) -> bytes:
+    def read(self, uri: str, at_most: int | None = None) -> bytes:
         with reading(uri), open(locate(uri).key, "rb") as file:
+            require_length(uri, os.fstat(file.fileno()).st_size, at_most)
             return file.read()
 
     def write(self, uri: str, data: bytes, *, only_if_absent: bool) -> None:
@@ -47,7 +48,7 @@ class LocalObjects:
                 if full.startswith(path) and os.path.lexists(full):
                     with reading(full):
                         found = os.stat(full)
-                    yield StoredObject(root + full, found.st_size, found.st_mtime)
+                    yield StoredObject(root + full, found.st_size, max(found.st_mtime, found.st_ctime))
 
     def delete(self, uris: Sequence[str]) -> None:
         with first_of_many() as trying:

@@ -45,8 +45,16 @@ class Objects:
             return self._local
         return self._s3 if location.scheme == "s3" else self._other
 
-    def read(self, uri: str) -> bytes:
-        return self._store(uri).read(uri)
+    def read(self, uri: str, *, at_most: int | None = None) -> bytes:
+        """A whole object.
+
+        Args:
+            at_most: bytes; a longer one is refused before it is read.
+
+        Raises:
+            IntegrityError: it is longer.
+        """
+        return self._store(uri).read(uri, at_most)
 
     def write(self, uri: str, data: bytes, *, only_if_absent: bool = False) -> None:
         """Write or replace an object as a whole.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from ..backends.s3_access import S3Access
 from ..backends.s3_errors import store_error, translating
 from ..backends.s3_options import S3Options
 from ..backends.transfer_options import TransferOptions
-from .stored_objects import StoredObject, first_of_many, taken
+from .stored_objects import StoredObject, first_of_many, require_length, taken
 
 _DELETED_AT_ONCE = 1000  # DeleteObjects takes no more (Amazon S3 API reference)
 _DELETE_ATTEMPTS = 5
@@ -34,10 +35,13 @@ class S3Objects:
         location = locate(uri)
         return self._client(), {"Bucket": location.bucket, "Key": location.key}
 
-    def read(self, uri: str) -> bytes:
+    def read(self, uri: str, at_most: int | None = None) -> bytes:
         with translating(uri):
             client, at = self._at(uri)
-            return bytes(client.get_object(**at)["Body"].read())
+            answer = client.get_object(**at)
+            with contextlib.closing(answer["Body"]) as body:
+                require_length(uri, int(answer.get("ContentLength", 0)), at_most)
+                return bytes(body.read())
 
     def write(self, uri: str, data: bytes, *, only_if_absent: bool) -> None:
         with translating(uri):

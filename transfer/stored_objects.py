@@ -7,11 +7,14 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from ..backends.errors import DestinationError, TransferError
+from ..backends.errors import DestinationError, IntegrityError, TransferError
 
 
 class StoredObject(NamedTuple):
-    """One object of a listing: its URI, bytes, and time of the last change in seconds since 1970."""
+    """One object of a listing: its URI, bytes, and time of the last change in seconds since 1970.
+
+    On a disk a change of its names counts: a file that is linked into a checkpoint is as new there as a copy.
+    """
 
     uri: str
     size: int
@@ -21,7 +24,7 @@ class StoredObject(NamedTuple):
 class ObjectStore(Protocol):
     """Whole objects by URI on one kind of store; see `Objects`."""
 
-    def read(self, uri: str) -> bytes: ...
+    def read(self, uri: str, at_most: int | None = None) -> bytes: ...
     def write(self, uri: str, data: bytes, *, only_if_absent: bool) -> None: ...
     def size(self, uri: str) -> int: ...
     def list(self, prefix: str) -> Iterator[StoredObject]: ...
@@ -43,6 +46,15 @@ def first_of_many() -> Iterator[Callable[[], contextlib.AbstractContextManager[N
     yield trying
     if errors:
         raise errors[0]
+
+
+def require_length(uri: str, size: int, at_most: int | None) -> None:
+    """
+    Raises:
+        IntegrityError: an object has more bytes than whoever reads it takes.
+    """
+    if at_most is not None and size > at_most:
+        raise IntegrityError(f"{uri} has {size} bytes, more than {at_most}: it is not what its name says")
 
 
 def taken(uri: str) -> DestinationError:

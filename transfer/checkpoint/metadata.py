@@ -36,7 +36,8 @@ from ..handles import (
 from .layout import SCOPES, refuse_climbing
 
 VERSION = 1
-_MAGIC = "statelift-checkpoint"
+#: How every document begins.
+MAGIC = b"statelift-checkpoint "
 _HEAD = re.compile(rb"statelift-checkpoint ([1-9][0-9]*) (0|[1-9][0-9]*) ([0-9a-f]{16})\n")
 _LONGEST_HEAD = 80
 _ANOTHER = "use another checkpoint; this one cannot be restored"
@@ -82,7 +83,7 @@ def encode(metadata: CheckpointMetadata) -> bytes:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"chk-{metadata.checkpoint_id}: cannot be written: {error}") from error
-    return f"{_MAGIC} {VERSION} {len(body)} {crc64nvme(body):016x}\n".encode() + body
+    return MAGIC + f"{VERSION} {len(body)} {crc64nvme(body):016x}\n".encode() + body
 
 
 def _document(metadata: CheckpointMetadata) -> Iterator[str]:

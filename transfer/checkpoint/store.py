@@ -9,12 +9,21 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
-from ...backends.errors import CheckpointError, CheckpointNotFound, DestinationError, SourceNotFound
+from ...backends.errors import (
+    CheckpointError,
+    CheckpointNotFound,
+    DestinationError,
+    IntegrityError,
+    SourceNotFound,
+)
 from ...backends.options import Configuration
 from ...backends.request import locate
 from ..objects import Objects
 from .layout import METADATA, CheckpointLocation
-from .metadata import SAVEPOINT, CheckpointMetadata, decode, encode
+from .metadata import MAGIC, SAVEPOINT, CheckpointMetadata, decode, encode
+
+#: No checkpoint's metadata is as long: a longer document is another program's, or damage. Bytes.
+LONGEST_DOCUMENT = 1 << 30
 
 
 class CheckpointStore:
@@ -40,7 +49,9 @@ class CheckpointStore:
         """
         location = CheckpointLocation.named(checkpoint_uri)
         try:
-            document = self.objects.read(location.metadata)
+            document = self.objects.read(location.metadata, at_most=LONGEST_DOCUMENT)
+        except IntegrityError as error:
+            raise CheckpointError(f"{location}: {error.args[0]}", remedy="use another checkpoint") from error
         except SourceNotFound as error:
             raise CheckpointNotFound(
                 f"{location}: there is no checkpoint: {error.args[0]}",
@@ -60,6 +71,17 @@ class CheckpointStore:
                 remedy=f"it belongs under chk-{metadata.checkpoint_id}",
             )
         return location, metadata
+
+    def is_snapshot(self, uri: str) -> bool:
+        """Whether a directory or its ``_metadata`` is that of a checkpoint or savepoint, however damaged its body is.
+
+        Other programs, such as writers of Parquet, name files ``_metadata`` too.
+        """
+        try:
+            location = CheckpointLocation.named(uri)
+            return self.objects.read(location.metadata, at_most=LONGEST_DOCUMENT).startswith(MAGIC)
+        except (CheckpointError, IntegrityError, SourceNotFound):
+            return False
 
     def write(self, location: CheckpointLocation, metadata: CheckpointMetadata) -> None:
         """Complete a checkpoint: the last write, after every file of it is in its place.
@@ -84,6 +106,16 @@ class CheckpointStore:
         root = base_of(base)
         found = (each.uri for each in self.objects.list(f"{root}/chk-") if each.uri.endswith(f"/{METADATA}"))
         return sorted(_directly_below(root, found), key=lambda each: each.checkpoint_id)
+
+    def others(self, base: str) -> list[CheckpointLocation]:
+        """Snapshots at or anywhere below a directory, by name, but for the checkpoints that `list` has: savepoints.
+
+        All of it is listed for that.
+        """
+        root = base_of(base)
+        known = {each.metadata for each in self.list(root)}
+        found = (each.uri for each in self.objects.list(root + "/") if each.uri.endswith(f"/{METADATA}"))
+        return [CheckpointLocation.named(uri) for uri in sorted(found) if uri not in known and self.is_snapshot(uri)]
 
     def latest(self, base: str) -> CheckpointLocation | None:
         """The completed checkpoint with the highest id, if there is one."""

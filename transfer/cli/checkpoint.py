@@ -8,9 +8,9 @@ from ...backends.closeables import CloseableRegistry
 from ...backends.errors import CheckpointNotFound, UsageError
 from ...backends.options import parse_duration
 from ..checkpoint.copying import copy_checkpoint
-from ..checkpoint.orphans import find_orphans, remove_orphans
+from ..checkpoint.orphans import find_orphans, is_checkpoint_file, remove_orphans
 from ..checkpoint.removal import remove_checkpoint
-from ..checkpoint.store import CheckpointStore
+from ..checkpoint.store import CheckpointStore, base_of
 from ..checkpoint.verification import Problem, verify
 from ..file_systems import FileSystems
 from . import checkpoint_list, inspect
@@ -56,8 +56,10 @@ def define(parser: argparse.ArgumentParser) -> None:
     add_common(removing, copies=False)
     removing.set_defaults(action=_remove)
 
-    orphans = add("orphans", "list the files below a base that no checkpoint needs")
-    orphans.add_argument("base", metavar="BASE", help="directory that holds chk-<number>, a URI or a path")
+    orphans = add("orphans", "list the files below a base that no checkpoint or savepoint needs")
+    orphans.add_argument(
+        "base", metavar="BASE", help="directory that holds chk-<number> or savepoints, or where one was begun"
+    )
     orphans.add_argument("--delete", action="store_true", help="delete them; only with --older-than")
     orphans.add_argument("--older-than", metavar="AGE", help=f"least age, e.g. 1d or 12h (default: {_OLDER_THAN})")
     add_common(orphans, copies=False)
@@ -160,10 +162,7 @@ def _orphans(arguments: argparse.Namespace) -> int:
         )
     age = _age(arguments.older_than or _OLDER_THAN)
     with CheckpointStore(configuration_of(arguments)) as store:
-        if not store.list(arguments.base):
-            raise CheckpointNotFound(
-                f"there is no checkpoint below {arguments.base}", remedy="name the directory that holds chk-<number>"
-            )
+        _require_snapshots(store, arguments.base)
         sweep = remove_orphans if arguments.delete else find_orphans
         found = sorted(sweep(store, arguments.base, older_than=age))
     total = sum(each.size for each in found)
@@ -175,6 +174,18 @@ def _orphans(arguments: argparse.Namespace) -> int:
             print(f"{size_text(each.size):>10}  {each.uri}")
         print(f"{count_text(len(found), 'orphan')}, {size_text(total)}{', deleted' if arguments.delete else ''}")
     return 0
+
+
+def _require_snapshots(store: CheckpointStore, base: str) -> None:
+    """Refuse a directory that is not what it is taken for: all that lies there would be orphans."""
+    if store.list(base) or store.others(base):
+        return
+    found = list(find_orphans(store, base, older_than=0))
+    if not found or any(is_checkpoint_file(each.uri, base_of(base)) for each in found):
+        raise CheckpointNotFound(
+            f"there is no checkpoint below {base}",
+            remedy="name the directory that holds chk-<number>, or the one that a savepoint was begun in",
+        )
 
 
 def _age(text: str) -> float:
