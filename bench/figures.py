@@ -8,7 +8,7 @@ from typing import Any
 
 from .rounds import spread
 from .sample import Results, Sample
-from .tables import inner, ranked
+from .tables import inner, number, ranked
 
 OURS, OURS_LIGHT, THEIRS, THEIRS_LIGHT, INK, FAINT = "#c8553d", "#eab8ab", "#4a6c8c", "#b9c8d6", "#22262b", "#8b939c"
 _PHASES = {
@@ -64,9 +64,13 @@ def _is_ours(name: str) -> bool:
     return name.startswith("wire")
 
 
-def _finish(figure: Any, title: str, note: str, path: Path) -> Path:
-    figure.suptitle(title, x=0.01, y=1.0, ha="left", va="bottom", fontsize=13, fontweight="bold")
-    figure.text(0.01, -0.01, note, ha="left", va="top", fontsize=7.5, color=FAINT)
+def _finish(figure: Any, title: str, says: str, note: str, path: Path) -> Path:
+    """Title, a line that tells how to read the plot, and the machine; distances are in inches of any figure."""
+    inch = 1 / figure.get_figheight()
+    figure.text(0.01, 1 + 0.34 * inch, title, ha="left", va="bottom", fontsize=13, fontweight="bold")
+    figure.text(0.01, 1 + 0.12 * inch, says, ha="left", va="bottom", fontsize=9, color=FAINT)
+    below = 0.36 if figure.legends else 0.08
+    figure.text(0.01, -below * inch, note, ha="left", va="top", fontsize=7.5, color=FAINT)
     figure.savefig(path, facecolor="white")
     _pyplot().close(figure)
     return path
@@ -109,9 +113,8 @@ def copying(results: Results, scenarios: Sequence[str], note: str, path: Path) -
         _copy_panel(axis, _in(results, "copying", name), name, slots)
     for axis in list(axes.flat)[len(chosen) :]:
         axis.set_visible(False)
-    return _finish(
-        figure, "Copying on one CPU: seconds, less is better", f"dark: CPU time, light: wall time. {note}", path
-    )
+    says = "whole processes, start-up included; light bars and numbers: wall time, dark bars: CPU time"
+    return _finish(figure, "Copying on one CPU: seconds, less is better", says, note, path)
 
 
 def _in(results: Results, part: str, scenario: str) -> list[Sample]:
@@ -158,7 +161,8 @@ def recovery(results: Results, note: str, path: Path) -> Path | None:
     axes.flat[-1].legend(
         handles, list(_PHASES), ncols=len(_PHASES), loc="upper left", bbox_to_anchor=(0, 0), fontsize=8
     )
-    return _finish(figure, "Recovery of keyed state on one CPU: seconds from the call to the first read", note, path)
+    says = "seconds from the call in a running Python to the first row that is read, phase by phase; less is better"
+    return _finish(figure, "Recovery of keyed state on one CPU", says, note, path)
 
 
 def _recovery_panel(axis: Any, samples: list[Sample], title: str) -> None:
@@ -170,7 +174,7 @@ def _recovery_panel(axis: Any, samples: list[Sample], title: str) -> None:
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     for position, name in enumerate(names):
         total = _median(samples, name, inner)
-        axis.text(starts[position], position, f"  {total:.1f} s", va="center", fontsize=8)
+        axis.text(starts[position], position, f"  {number(total)} s", va="center", fontsize=8)
     axis.set_title(title)
     _bare(axis)
     _label_ours(axis, names)
@@ -186,35 +190,63 @@ def growth(results: Results, note: str, path: Path) -> Path | None:
     if not scenarios:
         return None
     plt = _pyplot()
-    figure, axes = plt.subplots(2, len(scenarios), figsize=(9.5, 5), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(2, len(scenarios), figsize=(9.5, 5.4), squeeze=False, layout="constrained")
     for column, name in enumerate(scenarios):
         samples = _in(results, "growth", name)
-        _lines(axes[0][column], samples, lambda sample: sample.cpu, "CPU, s")
-        _lines(axes[1][column], samples, lambda sample: sample.peak / 2**20, "peak memory, MiB")
-        axes[0][column].set_title(name)
-    axes[0][0].legend(fontsize=8)
-    return _finish(figure, "Growth: what more files, bytes and connections cost", note, path)
+        upper, lower = axes[0][column], axes[1][column]
+        _lines(upper, samples, lambda sample: sample.cpu)
+        _lines(lower, samples, lambda sample: sample.peak / 2**20)
+        if not name.startswith("connections"):
+            # From a thousand files to a hundred thousand: small ones would all lie on the axis.
+            _logarithmic(upper)
+        upper.set_title(name)
+    axes[0][0].set_ylabel("CPU, s")
+    axes[1][0].set_ylabel("peak memory, MiB")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=len(labels), loc="upper left", bbox_to_anchor=(0, 0), fontsize=8)
+    says = "one process on one CPU; above: CPU time, below: memory, flat where it does not grow with what is copied"
+    return _finish(figure, "What more files, bytes and connections cost", says, note, path)
 
 
-def _lines(axis: Any, samples: list[Sample], value: Callable[[Sample], float], label: str) -> None:
+def _lines(axis: Any, samples: list[Sample], value: Callable[[Sample], float]) -> None:
     colors = {"wire": OURS, "s5cmd": THEIRS, "obstore": "#7a9e7e", "stream, parallel": "#e0a458", "sdk": FAINT}
     for name in dict.fromkeys(sample.contender for sample in samples):
-        points = sorted(
-            {sample.at for sample in samples if sample.contender == name and sample.at and not sample.failed}
-        )
+        counted = [sample for sample in samples if sample.contender == name and not sample.failed]
+        points = sorted({sample.at for sample in counted if sample.at})
         if not points:
             continue
-        medians = [_median([each for each in samples if each.at == point], name, value) for point in points]
-        width = 2.4 if _is_ours(name) else 1.4
-        axis.plot(points, medians, marker="o", markersize=3.5, linewidth=width, color=colors.get(name), label=name)
+        medians = [_median([each for each in counted if each.at == point], name, value) for point in points]
+        ours = _is_ours(name)
+        width, above = (2.4, 3) if ours else (1.4, 2)
+        axis.plot(
+            points,
+            medians,
+            marker="o",
+            markersize=3.5,
+            linewidth=width,
+            color=colors.get(name),
+            label=name,
+            zorder=above,
+        )
     axis.set_xscale("log", base=2)
     axis.set_ylim(bottom=0)
-    axis.set_ylabel(label)
     points = sorted({sample.at for sample in samples if sample.at})
     axis.set_xticks(points, [_short(point) for point in points])
     axis.minorticks_off()
     axis.grid(axis="y", color="#eceef0")
     axis.set_axisbelow(True)
+
+
+def _logarithmic(axis: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    axis.set_ylim(bottom=None, auto=True)
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:g}"))
+    axis.minorticks_off()
+    axis.margins(y=0.1)
+    axis.autoscale(axis="y")
 
 
 def _short(value: float) -> str:
@@ -227,27 +259,31 @@ def neighbour(results: Results, note: str, path: Path) -> Path | None:
     if not samples:
         return None
     plt = _pyplot()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.4), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.7), layout="constrained")
     names = list(dict.fromkeys(sample.contender for sample in samples))
     points = sorted({sample.at for sample in samples if sample.at})
-    for number, name in enumerate(names):
+    for place, name in enumerate(names):
         color = OURS if _is_ours(name) else THEIRS
-        at = [index + (number - (len(names) - 1) / 2) * 0.38 for index in range(len(points))]
+        at = [index + (place - (len(names) - 1) / 2) * 0.38 for index in range(len(points))]
         each = [[sample for sample in samples if sample.at == point] for point in points]
         kept = [_median(group, name, lambda sample: 100 * float(sample.phases.get("kept") or 0)) for group in each]
         walls = [_median(group, name, lambda sample: sample.wall) for group in each]
-        left.bar_label(left.bar(at, kept, width=0.36, color=color, label=name), fmt="%.0f", fontsize=8)
-        right.bar_label(right.bar(at, walls, width=0.36, color=color), fmt="%.1f", fontsize=8)
+        left.bar(at, kept, width=0.36, color=color, label=name)
+        for x, value in zip(at, kept, strict=True):
+            left.text(x, 3, f"{value:.0f}", ha="center", fontsize=8, color="white")
+        right.bar_label(right.bar(at, walls, width=0.36, color=color), fmt=number, fontsize=8, padding=1)
     for index, point in enumerate(points):
         if point < 100:
             promised = 100 - point
-            left.plot([index - 0.45, index + 0.45], [promised, promised], color=INK, linewidth=1, linestyle=":")
-    left.plot([], [], color=INK, linewidth=1, linestyle=":", label="what the limit promises")
+            left.plot([index - 0.45, index + 0.45], [promised, promised], color=INK, linewidth=1.3, linestyle=":")
+    left.plot([], [], color=INK, linewidth=1.3, linestyle=":", label="what the limit promises it at least")
     left.set_ylim(0, 100)
-    for axis, title in ((left, "neighbour keeps, % of the CPU"), (right, "restore takes, s")):
+    for axis, title in ((left, "the neighbour keeps, % of its own speed"), (right, "the restore takes, s")):
         axis.set_xticks(range(len(points)), [f"limit {point:g} %" if point < 100 else "no limit" for point in points])
         axis.set_title(title)
         axis.grid(axis="y", color="#eceef0")
         axis.set_axisbelow(True)
-    left.legend(fontsize=8, loc="upper right")
-    return _finish(figure, "A limited restore beside a busy neighbour on the same CPU", note, path)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=len(labels), loc="upper left", bbox_to_anchor=(0, 0), fontsize=8)
+    says = "without a limit the kernel gives each about half; a limit below that leaves the rest to the neighbour"
+    return _finish(figure, "A limited restore beside a busy neighbour on the same CPU", says, note, path)

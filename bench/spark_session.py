@@ -42,15 +42,23 @@ def pin_executors(spark: Any) -> int:
     import psutil
 
     java = psutil.Process(spark.sparkContext._gateway.proc.pid)
-    found = [
-        each for each in java.children(recursive=True) if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline())
-    ]
+    found = [each for each in java.children(recursive=True) if _is_executor(each)]
     cpus = sorted(os.sched_getaffinity(0))
     for number, executor in enumerate(sorted(found, key=lambda each: each.pid)):
         for thread in os.listdir(f"/proc/{executor.pid}/task"):
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(thread), {cpus[number % len(cpus)]})
     return len(found)
+
+
+def _is_executor(process: Any) -> bool:
+    import psutil
+
+    try:
+        return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    except psutil.Error:
+        # It has gone meanwhile: a script that started another program.
+        return False
 
 
 def _warm_up(spark: Any, orders: dict[str, Any], scratch: Path) -> None:

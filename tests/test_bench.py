@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from statelift.bench import report, suite
+from statelift.bench import copying, goals, job_state, report, reuse, suite, system_calls
+from statelift.bench.contenders import CONTENDERS, Contender, Plan
 from statelift.bench.data import Object, Shape, make_objects, wrong_files
+from statelift.bench.light_server import start_light
+from statelift.bench.light_store import OPEN_AT_MOST, Store
 from statelift.bench.measure import run
 from statelift.bench.memory_limit import limited
 from statelift.bench.reuse import restore_files
 from statelift.bench.rounds import Spread, order, ratios, spread
 from statelift.bench.sample import Recorder, Sample, Skipped, read
+from statelift.bench.servers import BUCKET, Servers
+from statelift.bench.settings import Settings
+from statelift.bench.trial import Conditions, try_once
+from statelift.transfer.handles import KeyGroupRange
 
 MACHINE = {
     "cpu": "a processor",
@@ -161,3 +168,129 @@ def test_reuse_reads_no_data(tmp_path):
     assert (found["bytes_moved"], found["methods"]) == (0, {"hard-link": 3})
     # Modules that are imported on the way are read; state is not.
     assert restore_files(tmp_path / "again", 4 << 20, 3)["bytes_read"] < 1 << 20
+
+
+def test_reuse_is_reported_beside_copies(tmp_path, monkeypatch):
+    monkeypatch.setattr(reuse, "SIZES", (64 << 10, 1 << 20))
+    recorder = Recorder(tmp_path / "samples.jsonl", {"run": "1", "machine": MACHINE})
+    reuse.measure(Settings(tmp_path, rounds=1), recorder, Servers(tmp_path, None))
+    found = read(tmp_path / "samples.jsonl")
+    assert [(each.contender, each.at, each.failed) for each in found.samples] == [
+        (way, size, None) for size in (65536.0, 1048576.0) for way in ("reuse", "copy")
+    ]
+    assert report.main([str(tmp_path / "samples.jsonl")]) == 0
+    text = (tmp_path / "REPORT.md").read_text()
+    assert "## Restore by reuse" in text
+    assert "| 1 MiB |" in text
+    assert "| restore by reuse, read from files | ≤ 0.10 MiB | 0.00 MiB | met |" in text
+
+
+def test_few_files_are_open_at_once(tmp_path: Path) -> None:
+    for number in range(OPEN_AT_MOST + 50):
+        (tmp_path / f"{number}").write_bytes(b"x" * number)
+    store = Store(tmp_path, mapped=False)
+    before = len(os.listdir("/proc/self/fd"))
+    first = store.find("/0")
+    for number in range(OPEN_AT_MOST + 50):
+        found = store.find(f"/{number}")
+        assert found is not None
+        assert found.size == number
+    # The first one was displaced, yet stays open for the request that still sends it.
+    assert first is not None
+    assert os.fstat(first.fd).st_size == 0
+    assert len(os.listdir("/proc/self/fd")) - before <= OPEN_AT_MOST + 2
+    assert store.find("/none") is None
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_the_server_counts_what_a_contender_received(tmp_path: Path, scheme: str) -> None:
+    shape = Shape(3, 1 << 20)
+    with Servers(tmp_path / "s3", None).serving(scheme) as server:
+        plan = Plan("download", server, server.objects(shape), tmp_path / "target", tmp_path, prefix="-")
+        found = try_once(CONTENDERS["wire"], plan, Sample("copying", "s", "wire", 0), Conditions(None))
+        noise = Contender("noise", lambda _plan: [sys.executable, "-c", _NOISE, server.endpoint])
+        nothing = try_once(noise, plan, Sample("copying", "s", "noise", 0), Conditions(None))
+    assert found.failed is None
+    assert shape.bytes < found.received < shape.bytes * 1.05
+    assert 0 < found.sent < 20_000
+    # Another server's bytes go over the same loopback device.
+    assert nothing.received == 0
+    assert found.phases["cpu"] <= found.cpu + 0.01
+
+
+_NOISE = """
+import socket
+here, there = socket.socket(), socket.create_server(("127.0.0.1", 0))
+here.connect(there.getsockname())
+here.sendall(bytes(100_000))
+"""
+
+
+def test_the_slow_link_holds_back_uploads_too(tmp_path: Path) -> None:
+    import http.client
+
+    (tmp_path / BUCKET).mkdir()
+    with start_light(tmp_path, rate=1e6) as light:
+        started = time.monotonic()
+        client = http.client.HTTPConnection(light.endpoint.removeprefix("http://"), timeout=20)
+        client.request("PUT", f"/{BUCKET}/key", bytes(400_000))
+        assert client.getresponse().status == 200
+        client.close()
+        assert time.monotonic() - started > 0.3
+        assert light.traffic().sent > 400_000
+
+
+def test_system_calls_are_read_off_strace() -> None:
+    lines = ["% time     seconds  usecs/call     calls    errors syscall", "-- -- -- -- -- --"]
+    lines += ["100.00    0.105060           9     11305       304 total"]
+    assert system_calls.total_of("\n".join(lines)) == 11305
+    assert system_calls.total_of("100.00    0.000060           9        12           total\n") == 12
+    assert system_calls.total_of("strace: attach: ptrace(PTRACE_SEIZE, 1): Operation not permitted") is None
+
+
+def test_system_calls_are_counted_in_a_run_of_their_own(tmp_path: Path) -> None:
+    if system_calls.missing():
+        pytest.skip("strace is not installed")
+    with Servers(tmp_path / "s3", None).serving() as server:
+        objects = server.objects(Shape(1, 1000))
+        plan = Plan("download", server, objects, tmp_path / "target", tmp_path, prefix="-")
+        found = system_calls.count(CONTENDERS["wire"], plan, Sample("system calls", "s", "wire", 0), None)
+    if found.failed and "not permitted" in found.failed:
+        pytest.skip("nothing may be traced here")
+    assert (found.failed, found.wall) == (None, 0.0)
+    assert 100 < found.system_calls < 100_000
+
+
+def test_the_matrix_has_every_row(tmp_path: Path) -> None:
+    names = [scenario.name for scenario in copying.matrix(Settings(tmp_path))]
+    assert len(names) == len(set(names))
+    for direction in ("download", "upload"):
+        for shape in ("16 x 64 MiB", "2000 x 64 KiB", "1 x 2 GiB"):
+            for scheme in ("http", "https"):
+                assert f"{direction} {shape}, {scheme}" in names
+    for scheme in ("http", "https"):
+        assert f"download 16 x 64 MiB, {scheme}, 30 ms to the first byte and 100 MB/s a connection" in names
+        assert f"server-side 16 x 64 MiB, {scheme}, rclone serve s3" in names
+    limited_ones = [scenario for scenario in copying.matrix(Settings(tmp_path)) if scenario.memory]
+    assert set(copying.PEERS) <= {name for scenario in limited_ones for name in scenario.contenders}
+
+
+def test_the_quick_run_has_what_the_goals_of_copying_need(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    recorder = Recorder(path, {"run": "1", "machine": MACHINE})
+    for scenario in copying.matrix(Settings.short(tmp_path)):
+        for name in scenario.contenders:
+            recorder.sample(sample(name, 0, 1.0, scenario=scenario.name, phases={"cpu": 0.2} if name == "wire" else {}))
+    rows = [goal.row(read(path)) for goal in goals.GOALS]
+    missing = [row[0] for row in rows if row[-1] == "not measured"]
+    assert not [work for work in missing if "download" in work or "upload" in work or "C loop" in work]
+    inside = next(row for row in rows if "inside" in row[0])
+    # 0.2 s of the C loop's 0.5 s.
+    assert inside[2] == "0.40x"
+
+
+def test_a_jobs_state_is_built_once(tmp_path: Path) -> None:
+    bucket, size = tmp_path / "bucket", 64 * job_state.VALUE
+    first = job_state.build(bucket, tmp_path, size=size, parallelism=1)
+    assert job_state.build(bucket, tmp_path, size=size, parallelism=1) is first
+    assert first.expected(KeyGroupRange(0, 127)).rows == 64
