@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ..errors import BackendError, SourceNotFound
+from ..errors import SourceNotFound, TransferError
 from .answers import elements
 from .client import Client, Order
 
@@ -160,10 +160,19 @@ async def abort_abandoned(client: Client, directory: Path, store: str) -> None:
     with abandoned(directory, store) as found:
         for path, orphans in found.items():
             for orphan in orphans:
-                for upload_id in await _identifiers(client, orphan):
-                    await _abort(client, orphan, upload_id)
+                await abort_orphan(client, orphan)
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+async def abort_orphan(client: Client, orphan: Orphan) -> None:
+    """Abort one upload, or where its identifier never came, what may be it.
+
+    Raises:
+        TransferError: the store refused.
+    """
+    for upload_id in await _identifiers(client, orphan):
+        await _abort(client, orphan, upload_id)
 
 
 async def _identifiers(client: Client, orphan: Orphan) -> list[str]:
@@ -171,7 +180,13 @@ async def _identifiers(client: Client, orphan: Orphan) -> list[str]:
     if orphan.upload_id is not None:
         return [orphan.upload_id]
     query = {"uploads": "", "prefix": orphan.key}
-    _, body = await client.ask(Order("GET", orphan.bucket, "", query))
+    try:
+        _, body = await client.ask(Order("GET", orphan.bucket, "", query))
+    except TransferError as error:
+        # rclone's answer for a bucket without uploads.
+        if is_unknown_upload(error):
+            return []
+        raise
     found = []
     for block in re.findall(rb"<Upload>.*?</Upload>", body, re.DOTALL):
         each = elements(block)
@@ -188,10 +203,14 @@ def _began(text: str) -> float:
 
 
 async def _abort(client: Client, orphan: Orphan, upload_id: str) -> None:
-    # Already gone is what is wanted.
-    with contextlib.suppress(SourceNotFound):
-        try:
-            await client.ask(Order("DELETE", orphan.bucket, orphan.key, {"uploadId": upload_id}))
-        except BackendError as error:
-            if "NoSuchUpload" not in str(error):
-                raise
+    try:
+        await client.ask(Order("DELETE", orphan.bucket, orphan.key, {"uploadId": upload_id}))
+    except TransferError as error:
+        # Already gone is what is wanted.
+        if not is_unknown_upload(error):
+            raise
+
+
+def is_unknown_upload(error: TransferError) -> bool:
+    """Whether the store says that there is no such upload: completed or aborted before."""
+    return isinstance(error, SourceNotFound) or "NoSuchUpload" in str(error)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ..checksums import from_text
-from ..errors import BackendError, IntegrityError, TransferError, UsageError
+from ..errors import (
+    BackendError,
+    IntegrityError,
+    SourceNotFound,
+    Throttled,
+    TransferError,
+    UsageError,
+)
 from ..request import CopyRequest, locate
 from .answers import complete_document, elements
 from .client import Order
+from .journal import Orphan, abort_orphan, is_unknown_upload
 from .response import Head
 
 if TYPE_CHECKING:
@@ -57,6 +67,8 @@ class ToObject:
         self.number = engine.number()
         self.ended = False
         self._intent = 0
+        self._unanswered: list[tuple[int, Orphan]] = []
+        self._completing = False
         self._started = time.monotonic()
         self._upload_id: str | None = None
         self._parts: list[tuple[str, str | None]] = []
@@ -88,11 +100,20 @@ class ToObject:
         if checksum:
             order.headers["x-amz-checksum-algorithm"] = "CRC64NVME"
             order.headers["x-amz-checksum-type"] = "FULL_OBJECT"
-        intent = self.engine.journal.intend(self.target.bucket, self.target.key)
-        _, body = await self.engine.client.ask(order)
-        upload_id = elements(body).get("UploadId")
-        if not upload_id:
-            raise BackendError(f"{self.request.destination}: the store gave no upload id", transient=True)
+        intent, since = self.engine.journal.intend(self.target.bucket, self.target.key), time.time()
+        try:
+            _, body = await self.engine.client.ask(order)
+            upload_id = elements(body).get("UploadId")
+            if not upload_id:
+                raise BackendError(f"{self.request.destination}: the store gave no upload id", transient=True)
+        except TransferError as error:
+            if error.transient and not isinstance(error, Throttled):
+                # The store may have begun an upload whose name we shall never hear.
+                self._unanswered.append((intent, Orphan(self.target.bucket, self.target.key, None, since)))
+                self.engine.holds_parts(self)
+            else:
+                self.engine.journal.ended(intent)
+            raise
         self.engine.journal.began(intent, upload_id)
         self._intent = intent
         self._upload_id = upload_id
@@ -121,33 +142,80 @@ class ToObject:
         if checksum is not None:
             order.headers["x-amz-checksum-crc64nvme"] = checksum
             order.headers["x-amz-checksum-type"] = "FULL_OBJECT"
-        head, body = await self.engine.client.ask(order)
-        if not elements(body).get("ETag"):
+        try:
+            head, body = await self.engine.client.ask(order)
+            answer = elements(body)
+        except TransferError as error:
+            if not (self._completing and is_unknown_upload(error)):
+                self._completing = True
+                raise
+            # It was completed, perhaps by us, and the answer was lost.
+            head = await self._look_for_ours()
+            answer = {"ETag": head.headers["etag"]}
+        if not answer.get("ETag"):
             raise BackendError(f"{self.request.destination}: the store did not confirm the upload", transient=True)
+        self._closed()
+        await self._abort_unanswered()
+        await self.completed(head, answer)
+
+    async def _look_for_ours(self) -> Head:
+        """The head of the object, where it is the one made of our parts.
+
+        The ETag of an object in parts is the MD5 of its parts' MD5s, unless it is encrypted with a key
+        of KMS; the store's checksum tells as well.
+
+        Raises:
+            BackendError: it is not, or nobody can tell.
+        """
+        order = self.order("HEAD")
+        order.headers["x-amz-checksum-mode"] = "ENABLED"
+        with contextlib.suppress(SourceNotFound):
+            head, _ = await self.engine.client.ask(order)
+            etag, checksum = head.headers.get("etag", ""), self.whole_checksum()
+            has_our_sum = checksum is not None and head.headers.get("x-amz-checksum-crc64nvme") == checksum
+            if etag.strip('"') == _joined_etag(self._parts) or has_our_sum:
+                return head
+        raise BackendError(
+            f"{self.request.destination}: the store knows the multipart upload no more, and no object made of its parts"
+        )
+
+    def _closed(self) -> None:
+        """The store holds no parts of ours any more."""
         self.engine.journal.ended(self._intent)
         self._upload_id = None
         self.engine.holds_parts(self)
-        await self.completed(head, body)
+
+    async def _abort_unanswered(self) -> None:
+        """Abort uploads that began though we never heard of it. What fails stays in the journal."""
+        while self._unanswered:
+            intent, orphan = self._unanswered.pop()
+            with contextlib.suppress(TransferError):
+                await abort_orphan(self.engine.client, orphan)
+                self.engine.journal.ended(intent)
 
     def whole_checksum(self) -> str | None:
         """Base64 CRC64NVME of the object, where the parts carried theirs."""
         return None
 
-    async def completed(self, _head: Head, body: bytes) -> None:
-        """The object is there."""
+    async def completed(self, _head: Head, answer: dict[str, str]) -> None:
+        """The object is there.
+
+        Args:
+            answer: the elements of the store's answer.
+        """
 
     async def abort(self) -> None:
         """Have the store forget the parts of a failed upload. What cannot be aborted stays in the journal."""
         upload_id, self._upload_id = self._upload_id, None
-        if upload_id is None:
-            return
-        await self.engine.client.ask(self.order("DELETE", {"uploadId": upload_id}))
-        self.engine.journal.ended(self._intent)
+        if upload_id is not None:
+            await abort_orphan(self.engine.client, Orphan(self.target.bucket, self.target.key, upload_id, 0.0))
+            self.engine.journal.ended(self._intent)
+        await self._abort_unanswered()
 
     @property
     def is_open(self) -> bool:
-        """Whether the store holds parts of it."""
-        return self._upload_id is not None
+        """Whether the store holds parts of it, or may."""
+        return self._upload_id is not None or bool(self._unanswered)
 
     # Failures.
 
@@ -157,6 +225,15 @@ class ToObject:
     def fail(self, error: TransferError) -> None:
         self.ended = True
         self.engine.failed(self.request, error)
+
+
+def _joined_etag(parts: list[tuple[str, str | None]]) -> str | None:
+    """The ETag that a store gives an object made of these parts, where theirs are MD5s."""
+    try:
+        digests = b"".join(bytes.fromhex(etag.strip('"')) for etag, _ in parts)
+    except ValueError:
+        return None
+    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(parts)}"
 
 
 def confirmed(subject: str, promised: int | None, text: str | None) -> bool:

@@ -115,8 +115,8 @@ class ServerSideCopy(ToObject):
             raise UnsupportedCopy(f"{self.request.source}: the store cannot copy ranges by itself")
         self.part_done(index, etag, None)
 
-    async def completed(self, _head: Head, body: bytes) -> None:
-        await self._check(elements(body))
+    async def completed(self, _head: Head, answer: dict[str, str]) -> None:
+        await self._check(answer)
 
     async def _check(self, answer: dict[str, str]) -> None:
         """Compare the new object with what was promised."""

@@ -3,29 +3,48 @@
 The payload is unsigned in SigV4's sense: no SHA-256 over the body. CRC64NVME protects it; it is
 computed from the page cache just before the bytes are sent from there, by ``sendfile`` where the
 connection is plain.
+
+Whether the store has what was sent:
+
+- The sum goes with the bytes. A store that checks sums refuses other bytes (BadDigest); the part is
+  sent once more, and after that the copy has failed.
+- A store that tells the sum it computed must tell ours. If it does not, and not the second time
+  either, the object is deleted: no wrong one stays.
+- A store that ignores sums (rclone, moto) tells nothing. It took as many bytes as were announced,
+  and that is all that is known without reading them back, which would cost as much as the upload.
+  TLS guards the way to such a store; ``wire.sign-payload`` has those that check signatures check
+  the bytes too; and the recorded sum finds damage at the latest when the object is read.
+
+So ``verified`` in the report says ``crc64nvme`` where the store told the same sum, or where the
+request carried one and the file had it while it was sent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING
 
 from ..checksums import crc32c_of_descriptor, crc64nvme_joined, crc64nvme_of_descriptor, to_base64
-from ..errors import IntegrityError, SourceChanged
+from ..errors import IntegrityError, SourceChanged, TransferError
 from ..landing import reading
 from ..report import CopiedFile
 from ..request import CopyRequest, locate
-from .answers import elements
-from .client import FileBody
+from .client import FileBody, Order
 from .parts import ToObject, confirmed
 from .response import Head
 from .verify import differs
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .schedule import Job
 
 _SINGLE_FACTOR = 2
+
+
+class DamagedOnTheWay(IntegrityError):
+    """The file was right; what the store has of it is not."""
 
 
 class Upload(ToObject):
@@ -40,6 +59,7 @@ class Upload(ToObject):
         self._state: tuple[int, int] = (0, 0)
         self._sums: list[int | None] = []
         self._verifies = engine.transfer.verify
+        self._was_damaged = False
 
     def begin(self) -> None:
         self.add(self._start)
@@ -122,14 +142,40 @@ class Upload(ToObject):
         order.headers.update(self.encryption())
         if total is not None:
             order.headers["x-amz-checksum-crc64nvme"] = to_base64(total)
-        order.body, counted = self._body(0, self._length)
+        head = await self._send(order, 0, self._length)
+        self._require_unchanged()
+        stored = head.headers.get("x-amz-checksum-crc64nvme")
+        try:
+            self._confirm(total, stored, self._length)
+        except DamagedOnTheWay:
+            if self._was_damaged:
+                await self._delete()
+            raise
+        self._published(total, stored, head.headers.get("etag"))
+
+    async def _send(self, order: Order, offset: int, length: int) -> Head:
+        """Send a range of the file as the body of ``order``.
+
+        Raises:
+            DamagedOnTheWay: the store refused the bytes that came.
+        """
+        order.body, counted = self._body(offset, length)
         try:
             head, _ = await self.engine.client.ask(order)
-        except BaseException:
+        except BaseException as error:
             self.engine.moved(self.request, -counted[0])
+            if isinstance(error, IntegrityError) and not isinstance(error, SourceChanged):
+                self._require_unchanged()
+                raise DamagedOnTheWay(str(error)) from error
             raise
-        self._require_unchanged()
-        self._published(total, head.headers.get("x-amz-checksum-crc64nvme"), head.headers.get("etag"))
+        return head
+
+    def _confirm(self, total: int | None, stored: str | None, length: int) -> None:
+        try:
+            confirmed(self.request.destination, total, stored)
+        except IntegrityError as error:
+            self.engine.moved(self.request, -length)
+            raise DamagedOnTheWay(str(error)) from error
 
     def _compare(self, total: int | None) -> None:
         if total is not None and self.request.crc64nvme is not None:
@@ -147,13 +193,8 @@ class Upload(ToObject):
         order = self.part_order(index)
         if checksum:
             order.headers["x-amz-checksum-crc64nvme"] = checksum
-        order.body, counted = self._body(offset, length)
-        try:
-            head, _ = await self.engine.client.ask(order)
-        except BaseException:
-            self.engine.moved(self.request, -counted[0])
-            raise
-        confirmed(self.request.destination, found, head.headers.get("x-amz-checksum-crc64nvme"))
+        head = await self._send(order, offset, length)
+        self._confirm(found, head.headers.get("x-amz-checksum-crc64nvme"), length)
         if self._left == 1:
             # The last chance to leave the destination as it was.
             self._require_unchanged()
@@ -173,10 +214,22 @@ class Upload(ToObject):
         total = self._sums_joined()
         return None if total is None else to_base64(total)
 
-    async def completed(self, _head: Head, body: bytes) -> None:
-        found = elements(body)
-        stored = found.get("ChecksumCRC64NVME") or _head.headers.get("x-amz-checksum-crc64nvme")
-        self._published(self._sums_joined(), stored, found.get("ETag"))
+    async def completed(self, _head: Head, answer: dict[str, str]) -> None:
+        stored = answer.get("ChecksumCRC64NVME") or _head.headers.get("x-amz-checksum-crc64nvme")
+        total = self._sums_joined()
+        try:
+            self._confirm(total, stored, self._length)
+        except DamagedOnTheWay:
+            # Each part was confirmed: this is not the way, and no reason to send all of them again.
+            self._was_damaged = True
+            await self._delete()
+            raise
+        self._published(total, stored, answer.get("ETag"))
+
+    async def _delete(self) -> None:
+        """Remove the object that we just made and that is wrong."""
+        with contextlib.suppress(TransferError):
+            await self.engine.client.ask(self.order("DELETE"))
 
     def _published(self, total: int | None, stored: str | None, etag: str | None) -> None:
         is_confirmed = confirmed(self.request.destination, total, stored)
@@ -188,6 +241,14 @@ class Upload(ToObject):
         self.close()
         seconds = time.monotonic() - self._started
         self.engine.copied(CopiedFile(self.request, "wire", self._length, seconds, verified, total, etag))
+
+    def recover(self, job: Job, error: TransferError) -> bool:
+        """Send once more what was damaged on its way."""
+        if not isinstance(error, DamagedOnTheWay) or self._was_damaged or self.engine.transfer.retries == 0:
+            return False
+        self._was_damaged = True
+        self.engine.schedule.add(job)
+        return True
 
     def close(self) -> None:
         """Close the file; a job that is still sending it must have ended before."""

@@ -64,6 +64,8 @@ def serve_moto(log: Path) -> Iterator[MotoServer]:
             stdout=subprocess.PIPE,
             stderr=output,
             preexec_fn=die_with_parent,
+            # Parts as small as a test wants them.
+            env={**os.environ, "S3_UPLOAD_PART_MIN_SIZE": str(16 << 10)},
         )
     try:
         line = child.stdout.readline() if child.stdout else b""

@@ -97,6 +97,12 @@ class Kit:
         assert settle(lambda: _descriptors() <= before), f"{_descriptors()} descriptors instead of {before}"
         return Outcome(report, _by_source(failed), seconds)
 
+    def upload(self, data: bytes, file: Path, destination: str, **request: Any) -> Outcome:
+        """Upload a file of ``data``, and check the errors."""
+        file.write_bytes(data)
+        given = {"size": len(data), "crc64nvme": crc64nvme(data), **request}
+        return self.copy([CopyRequest(str(file), destination, **given)])
+
     def download(self, files: dict[str, bytes], to: Path, **request: Any) -> Outcome:
         """Download objects onto older files: each is right, or is what it was, with an error that names the object.
 
