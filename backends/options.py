@@ -156,10 +156,28 @@ class OptionGroup:
 Group = TypeVar("Group", bound=OptionGroup)
 
 
+#: What imports further modules that declare options, each called once.
+_loaders: list[Callable[[], None]] = []
+
+
+def declared_by(load: Callable[[], None]) -> None:
+    """Register what imports further groups, to be called when every option must be known.
+
+    Importing every backend for a task that uses one would cost more than a small copy.
+    """
+    _loaders.append(load)
+
+
 def declared() -> list[Declaration]:
-    """Every option of every group that has been imported, sorted by key."""
-    found = {each.key: each for group in OptionGroup._groups for _, each in group.declarations()}
+    """Every option, sorted by key."""
+    while _loaders:
+        _loaders.pop()()
+    found = _imported()
     return [found[key] for key in sorted(found)]
+
+
+def _imported() -> dict[str, Declaration]:
+    return {each.key: each for group in OptionGroup._groups for _, each in group.declarations()}
 
 
 @dataclass(frozen=True)
@@ -292,9 +310,15 @@ def _below(prefix: str, conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def _refuse_unknown(given: Mapping[str, str], prefix: str) -> None:
-    known = {name for each in declared() for name in our_keys(each)}
+    if given.keys() <= _names(_imported().values()):
+        return
+    known = _names(declared())
     for key in given:
         if key not in known:
             nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
             remedy = f"did you mean {prefix}{nearest[0]}?" if nearest else None
             raise OptionError(f"unknown option {prefix}{key}", remedy=remedy)
+
+
+def _names(declarations: Iterable[Declaration]) -> set[str]:
+    return {name for each in declarations for name in our_keys(each)}

@@ -12,7 +12,23 @@
 
 from __future__ import annotations
 
-from .file_system import S5cmdFileSystem
-from .options import S5cmdOptions
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .file_system import S5cmdFileSystem
+    from .options import S5cmdOptions
 
 __all__ = ["S5cmdFileSystem", "S5cmdOptions"]
+
+
+def __getattr__(name: str) -> object:
+    """Import on first use (PEP 562): whoever asks for the options alone must not wait for asyncio."""
+    if name == "S5cmdFileSystem":
+        from .file_system import S5cmdFileSystem
+
+        return S5cmdFileSystem
+    if name == "S5cmdOptions":
+        from .options import S5cmdOptions
+
+        return S5cmdOptions
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

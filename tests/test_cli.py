@@ -147,7 +147,8 @@ def test_every_option_is_known_as_soon_as_the_package_is() -> None:
     folders = ("backends", "s5cmd_integration", "transfer")
     written = set().union(*(_groups(path) for folder in folders for path in (ROOT / folder).rglob("*.py")))
     code = (
-        "import statelift.transfer, statelift.backends.options as o;print(*(g.__name__ for g in o.OptionGroup._groups))"
+        "import statelift.transfer, statelift.backends.options as o;o.declared();"
+        "print(*(g.__name__ for g in o.OptionGroup._groups))"
     )
     shown = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60

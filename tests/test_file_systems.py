@@ -154,13 +154,12 @@ def test_auto_passes_over_what_is_not_installed(backends) -> None:
     assert systems().choose("s3://b/a", "/b").name == "stream"
 
 
-def test_auto_takes_s5cmd_where_its_path_is_set_and_then_it_must_run(backends, monkeypatch) -> None:
-    monkeypatch.setattr(file_systems, "_is_set", lambda configuration, key: key == "s3.s5cmd.path")
-    assert systems().choose("s3://b/a", "/b").name == "s5cmd"
-    assert systems().choose("/a", "/b").name == "local"
+def test_auto_takes_s5cmd_where_its_path_is_set_and_then_it_must_run(backends) -> None:
+    assert systems(s3__s5cmd__path="s5cmd").choose("s3://b/a", "/b").name == "s5cmd"
+    assert systems(s3__s5cmd__path="s5cmd").choose("/a", "/b").name == "local"
     del backends["s5cmd"]
     with pytest.raises(BackendUnavailable, match="no s5cmd"):
-        systems().choose("s3://b/a", "/b")
+        systems(s3__s5cmd__path="s5cmd").choose("s3://b/a", "/b")
 
 
 @pytest.mark.parametrize("how", ["argument", "option"])

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from ..backends.closeables import CloseableRegistry
 from ..backends.errors import BackendUnavailable, TransferError, UnsupportedCopy
-from ..backends.options import Configuration, OptionGroup, declared, option
+from ..backends.options import Configuration, OptionGroup, option
 from ..backends.paths_copying import PathsCopyingFileSystem
 from ..backends.report import CopyReport, Progress
 from ..backends.request import CopyRequest, Location, locate
@@ -35,7 +35,14 @@ _IMPLEMENTATIONS = {
     STREAM: ("..backends.stream", "StreamFileSystem"),
 }
 #: Further modules that declare options.
-_DECLARING = ("..backends.s3_options", "..backends.wire.options", ".keyed.options", ".spark.options", ".uploader")
+_DECLARING = (
+    "..backends.s3_options",
+    "..backends.wire.options",
+    "..s5cmd_integration.options",
+    ".keyed.options",
+    ".spark.options",
+    ".uploader",
+)
 #: What pip installs for a backend's optional packages.
 _EXTRAS = {"s5cmd": "s5cmd", "sdk": "crt", STREAM: "s3fs"}
 
@@ -136,7 +143,7 @@ class FileSystems:
     def _preference(self) -> list[str]:
         if self.backend != AUTO:
             return list(dict.fromkeys([self.backend, "local", STREAM]))
-        s5cmd = ["s5cmd"] if _is_set(self.configuration, "s3.s5cmd.path") else []
+        s5cmd = ["s5cmd"] if _has_s5cmd(self.configuration) else []
         return ["local", *s5cmd, "wire", "sdk", STREAM]
 
     def _candidate(self, name: str) -> PathsCopyingFileSystem | None:
@@ -250,5 +257,8 @@ def _make(name: str, configuration: Configuration) -> PathsCopyingFileSystem:
     return made
 
 
-def _is_set(configuration: Configuration, key: str) -> bool:
-    return any(configuration.has(each) for each in declared() if each.key == key)
+def _has_s5cmd(configuration: Configuration) -> bool:
+    """Whether ``s3.s5cmd.path`` is set."""
+    from ..s5cmd_integration.options import S5cmdOptions
+
+    return any(configuration.has(each) for name, each in S5cmdOptions.declarations() if name == "path")
