@@ -396,6 +396,115 @@ def test_the_metadata_goes_first(job: Base, monkeypatch) -> None:
     assert len(deleted) == 4
 
 
+# ---------------------------------------------------------------- savepoints
+
+
+@pytest.fixture
+def taken(job: Base) -> str:
+    """A savepoint below a base with one checkpoint."""
+    checkpoint = job.complete(1, "a", "b")
+    return savepoint(checkpoint, f"{job.base}/savepoints/one", job.configuration).location.directory
+
+
+def test_ls_shows_savepoints_below_a_base_and_by_name(job: Base, run: Run, taken: str, tmp_path: Path) -> None:
+    (tmp_path / "job" / "dataset").mkdir()
+    (tmp_path / "job" / "dataset" / "_metadata").write_bytes(b"PAR1")
+    code, out, _ = run("checkpoint", "ls", job.base)
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert [(row[0], row[1]) for row in rows if not set(row[0]) <= {"-"}] == [
+        ("chk-1", "incremental"),
+        ("savepoints/one", "savepoint"),
+    ]
+    assert code == 0
+    found = json.loads(run("checkpoint", "ls", job.base, "--json")[1])["checkpoints"]
+    assert [(each["checkpoint"], each["kind"]) for each in found] == [
+        (f"{job.base}/chk-1", "incremental"),
+        (taken, "savepoint"),
+    ]
+    assert (found[1]["bytes"], found[1]["bytes_shared"], found[1]["files_shared"]) == (found[0]["bytes"], 0, 0)
+    for name in (taken, os.path.dirname(taken)):
+        [only] = json.loads(run("checkpoint", "ls", name, "--json")[1])["checkpoints"]
+        assert only == found[1]
+
+
+def test_ls_shows_a_damaged_savepoint(job: Base, run: Run, taken: str) -> None:
+    Path(taken, "_metadata").write_bytes(Path(taken, "_metadata").read_bytes()[:-1])
+    code, out, _ = run("checkpoint", "ls", job.base)
+    assert (code, [line.split()[:2] for line in out.splitlines()][-1]) == (1, ["savepoints/one", "damaged"])
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/_metadata"])
+def test_a_savepoint_is_inspected_and_verified(job: Base, run: Run, taken: str, suffix: str) -> None:
+    shutil.rmtree(f"{job.base}/chk-1")
+    shutil.rmtree(f"{job.base}/shared")
+    code, out, _ = run("checkpoint", "inspect", taken + suffix, "--json")
+    assert (code, json.loads(out)["checkpoint"]) == (0, taken)
+    code, out, _ = run("checkpoint", "verify", taken + suffix, "--deep", "--json")
+    found = json.loads(out)
+    assert (code, found["files"], found["bytes_read"], found["unchecked"]) == (0, 4, found["bytes"], 0)
+    [victim] = [name for name in os.listdir(taken) if Path(taken, name).read_bytes() == content("a")]
+    Path(taken, victim).write_bytes(content("a")[:-1] + b"?")
+    code, out, _ = run("checkpoint", "verify", taken + suffix, "--deep")
+    assert (code, "CRC64NVME" in out, victim in out) == (1, True, True)
+
+
+def test_a_savepoint_is_copied_to_a_directory(job: Base, run: Run, taken: str, tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere" / "one"
+    code, out, _ = run("checkpoint", "cp", taken, target, "--json")
+    assert (code, json.loads(out)["checkpoint"]) == (0, str(target))
+    shutil.rmtree(job.base)
+    assert job.problems(str(target)) == []
+    assert job.store.read(str(target))[1].kind == "savepoint"
+    again = json.loads(run("checkpoint", "cp", target, tmp_path / "third", "--json")[1])
+    assert (again["files"], again["files_kept"]) == (4, 0)
+    again = json.loads(run("checkpoint", "cp", target, tmp_path / "third", "--json")[1])
+    assert (again["files"], again["files_kept"]) == (0, 4)
+    code, _, err = run("checkpoint", "cp", target, tmp_path / "chk-4")
+    assert (code, "a savepoint cannot have a checkpoint's name" in err) == (1, True)
+    assert run("checkpoint", "cp", target, target)[0] == 2
+
+
+def test_rm_of_a_savepoint_needs_force_and_leaves_its_users_own_files(
+    job: Base, run: Run, taken: str, tmp_path: Path
+) -> None:
+    Path(taken, "README").write_bytes(b"taken before the upgrade")
+    before = names_below(job.base)
+    code, _, err = run("checkpoint", "rm", taken)
+    assert (code, "--force" in err, names_below(job.base)) == (1, True, before)
+    code, out, _ = run("checkpoint", "rm", taken, "--force", "--json")
+    assert (code, json.loads(out)["files"], json.loads(out)["files_kept"]) == (0, 4, 0)
+    assert os.listdir(taken) == ["README"]
+    assert job.problems(f"{job.base}/chk-1") == []
+    code, _, err = run("checkpoint", "rm", taken, "--force")
+    assert (code, "there is no checkpoint" in err) == (1, True)
+
+
+def test_rm_keeps_the_files_of_a_savepoint_that_a_checkpoint_around_it_uses(job: Base, run: Run, taken: str) -> None:
+    location, metadata = job.store.read(taken)
+    handle = metadata.states[0].shared[0].handle
+    assert isinstance(handle, RelativeFileHandle)
+    used = location.resolve(handle).uri
+    job.complete(2, FileHandle(used, handle.size, handle.crc64nvme))
+    found = json.loads(run("checkpoint", "rm", taken, "--force", "--json")[1])
+    assert (found["files"], found["files_kept"]) == (3, 1)
+    assert job.problems(f"{job.base}/chk-2") == []
+    assert os.listdir(taken) == [os.path.basename(used)]
+
+
+def test_rm_of_a_damaged_savepoint_takes_what_it_is_sure_of(job: Base, run: Run, taken: str, tmp_path: Path) -> None:
+    metadata = Path(taken, "_metadata")
+    metadata.write_bytes(metadata.read_bytes()[:-1])
+    assert run("checkpoint", "rm", taken)[0] == 1
+    assert len(os.listdir(taken)) == 5
+    assert run("checkpoint", "rm", taken, "--force")[0] == 0
+    assert not Path(taken).exists()
+    metadata = tmp_path / "dataset" / "_metadata"
+    metadata.parent.mkdir()
+    metadata.write_bytes(b"PAR1")
+    assert run("checkpoint", "rm", metadata.parent, "--force")[0] == 1
+    assert metadata.exists()
+
+
 # ---------------------------------------------------------------- orphans
 
 

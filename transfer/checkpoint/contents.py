@@ -64,7 +64,7 @@ def sizes_of_files(location: CheckpointLocation, metadata: CheckpointMetadata) -
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A checkpoint among those of its base.
+    """A checkpoint or savepoint among those of its base.
 
     Args:
         metadata: None where it cannot be read; ``error`` says why.
@@ -85,20 +85,23 @@ class Entry:
 
 
 def entries(store: CheckpointStore, base: str) -> list[Entry]:
-    """Every checkpoint below a base, oldest first; a damaged one is listed with its error."""
-    found = [_entry(store, location) for location in store.list(base)]
+    """Every checkpoint of a base, oldest first, then the savepoints at or below it by name.
+
+    A damaged one is listed with its error, one that is deleted meanwhile is not.
+    """
+    found = [each for location in (*store.list(base), *store.others(base)) for each in _entry(store, location)]
     users = Counter(uri for each in found for uri in each.files)
     return [_with_sharing(each, users) for each in found]
 
 
-def _entry(store: CheckpointStore, location: CheckpointLocation) -> Entry:
+def _entry(store: CheckpointStore, location: CheckpointLocation) -> Iterator[Entry]:
     try:
-        _, metadata = store.read(location.directory)
-        return Entry(location=location, metadata=metadata, files=sizes_of_files(location, metadata))
+        where, metadata = store.read(location.directory)
+        yield Entry(location=where, metadata=metadata, files=sizes_of_files(where, metadata))
     except CheckpointNotFound:
-        raise
+        return
     except CheckpointError as error:
-        return Entry(location=location, files={}, error=error)
+        yield Entry(location=location, files={}, error=error)
 
 
 def _with_sharing(entry: Entry, users: Counter[str]) -> Entry:

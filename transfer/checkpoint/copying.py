@@ -44,7 +44,7 @@ def copy_checkpoint(
     *,
     progress: Progress | None = None,
 ) -> CheckpointCopy:
-    """Copy ``<other base>/chk-<n>`` to ``<base>/chk-<n>``, the metadata last.
+    """Copy ``<other base>/chk-<n>`` to ``<base>/chk-<n>``, or a savepoint to the directory ``base``, the metadata last.
 
     A file that the target has under the same name and size is kept; on a local disk its checksum
     is compared too. Files outside of the checkpoint's own base come along, so that the copy needs
@@ -52,12 +52,12 @@ def copy_checkpoint(
 
     Raises:
         CheckpointNotFound: there is no such checkpoint.
-        CheckpointError: the target has another checkpoint of this number.
+        CheckpointError: the target has another checkpoint of this number, or may not be a savepoint's.
         UsageError: source and target are the same.
         CopyFailed: files could not be copied.
     """
     source, metadata = store.read(checkpoint)
-    target = CheckpointLocation.parse(f"{base.rstrip('/')}/chk-{source.checkpoint_id}")
+    target = _target(source, base)
     if target.directory == source.directory:
         raise UsageError(f"{source} would be copied onto itself", remedy="name another base")
     copied = _moved(metadata)
@@ -70,6 +70,17 @@ def copy_checkpoint(
         store.write(target, copied)
     bytes_kept = sum(each.size or 0 for each in requests if each.destination in kept)
     return CheckpointCopy(target, report, len(kept), bytes_kept)
+
+
+def _target(source: CheckpointLocation, base: str) -> CheckpointLocation:
+    if not source.is_savepoint:
+        return CheckpointLocation.parse(f"{base.rstrip('/')}/chk-{source.checkpoint_id}")
+    target = CheckpointLocation.named(base)
+    if not target.is_savepoint:
+        raise CheckpointError(
+            f"{target}: a savepoint cannot have a checkpoint's name", remedy="any other name than chk-<number>"
+        )
+    return CheckpointLocation.savepoint(base, source.checkpoint_id)
 
 
 def _exists_as(store: CheckpointStore, target: CheckpointLocation, metadata: CheckpointMetadata) -> bool:

@@ -26,7 +26,7 @@ SAFE_AGE = 24 * 3600.0
 _CHECKPOINT_FILE = re.compile(r"chk-(0|[1-9][0-9]*)/.+", re.DOTALL)
 _CHECKPOINT_NAME = re.compile(r"chk-(0|[1-9][0-9]*)")
 #: Random names, and the one that Parquet readers look for; see `transfer.savepoint.target`.
-_SAVEPOINT_FILE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.parquet)?|_common_metadata")
+SAVEPOINT_FILE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.parquet)?|_common_metadata")
 
 
 def needed_files(location: CheckpointLocation, states: Iterable[KeyedStateHandle]) -> set[str]:
@@ -85,7 +85,7 @@ def _begun_savepoints(listed: Iterable[StoredObject], root: str, limit: float) -
         below = directory.removeprefix(root).strip("/").split("/")
         if any(_is_reserved(name) for name in (*root.split("/")[-2:], *below)):
             continue
-        ours = all(_SAVEPOINT_FILE.fullmatch(each.uri.rpartition("/")[2]) for each in files)
+        ours = all(SAVEPOINT_FILE.fullmatch(each.uri.rpartition("/")[2]) for each in files)
         if ours and all(each.modified <= limit for each in files):
             yield from files
 

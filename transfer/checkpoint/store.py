@@ -107,7 +107,7 @@ class CheckpointStore:
         found = (each.uri for each in self.objects.list(f"{root}/chk-") if each.uri.endswith(f"/{METADATA}"))
         return sorted(_directly_below(root, found), key=lambda each: each.checkpoint_id)
 
-    def others(self, base: str) -> list[CheckpointLocation]:
+    def others(self, base: str) -> tuple[CheckpointLocation, ...]:
         """Snapshots at or anywhere below a directory, by name, but for the checkpoints that `list` has: savepoints.
 
         All of it is listed for that.
@@ -115,7 +115,8 @@ class CheckpointStore:
         root = base_of(base)
         known = {each.metadata for each in self.list(root)}
         found = (each.uri for each in self.objects.list(root + "/") if each.uri.endswith(f"/{METADATA}"))
-        return [CheckpointLocation.named(uri) for uri in sorted(found) if uri not in known and self.is_snapshot(uri)]
+        candidates = (uri for uri in sorted(found) if uri not in known)
+        return tuple(CheckpointLocation.named(uri) for uri in candidates if self.is_snapshot(uri))
 
     def latest(self, base: str) -> CheckpointLocation | None:
         """The completed checkpoint with the highest id, if there is one."""

@@ -29,8 +29,10 @@ def define(parser: argparse.ArgumentParser) -> None:
     def add(name: str, text: str) -> argparse.ArgumentParser:
         return actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
 
-    listing = add("ls", "list the checkpoints of a base, and what each shares with others")
-    listing.add_argument("base", metavar="BASE", help="directory that holds chk-<number>, a URI or a path")
+    listing = add("ls", "list the checkpoints of a base and the savepoints below it, and what each shares with others")
+    listing.add_argument(
+        "base", metavar="BASE", help="directory that holds chk-<number>, or a savepoint; a URI or a path"
+    )
     add_common(listing, copies=False)
     listing.set_defaults(action=checkpoint_list.run)
 
@@ -44,15 +46,23 @@ def define(parser: argparse.ArgumentParser) -> None:
     add_common(verifying)
     verifying.set_defaults(action=_verify)
 
-    copying = add("cp", "copy a checkpoint to another base, with what that base lacks of it")
+    copying = add(
+        "cp", "copy a checkpoint to another base, with what that base lacks of it, or a savepoint to another directory"
+    )
     _add_checkpoint(copying)
-    copying.add_argument("target", metavar="TARGET-BASE", help="base to copy to; the number stays the same")
+    copying.add_argument(
+        "target",
+        metavar="TARGET",
+        help="base to copy to, where the number stays the same; of a savepoint the directory to make",
+    )
     add_common(copying)
     copying.set_defaults(action=_copy)
 
-    removing = add("rm", "delete a checkpoint, and of its files those that no other needs")
+    removing = add("rm", "delete a checkpoint or savepoint, and of its files those that no other needs")
     _add_checkpoint(removing)
-    removing.add_argument("--force", action="store_true", help="also the newest one, or one that is damaged")
+    removing.add_argument(
+        "--force", action="store_true", help="also the newest one, a savepoint, or one that is damaged"
+    )
     add_common(removing, copies=False)
     removing.set_defaults(action=_remove)
 
@@ -67,7 +77,9 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="<base>/chk-<number>, a URI or a path")
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="<base>/chk-<number> or a savepoint's directory, a URI or a path"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

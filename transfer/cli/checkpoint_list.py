@@ -1,4 +1,4 @@
-"""``statelift checkpoint ls``: the checkpoints of a base in one table."""
+"""``statelift checkpoint ls``: the checkpoints of a base, and the savepoints below it, in one table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ...backends.errors import CheckpointNotFound
 from ..checkpoint.contents import Entry, entries
-from ..checkpoint.store import CheckpointStore
+from ..checkpoint.store import CheckpointStore, base_of
 from .arguments import configuration_of
 from .inspect import created_text
 from .outcome import print_json
@@ -21,7 +21,8 @@ def run(arguments: argparse.Namespace) -> int:
         found = entries(store, arguments.base)
     if not found:
         raise CheckpointNotFound(
-            f"there is no checkpoint below {arguments.base}", remedy="name the directory that holds chk-<number>"
+            f"there is no checkpoint below {arguments.base}",
+            remedy="name the directory that holds chk-<number>, or a savepoint",
         )
     damaged = [each for each in found if each.error]
     if arguments.json:
@@ -29,12 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
         errors = [{"error": type(each.error).__name__, "message": str(each.error)} for each in damaged]
         print_json({"ok": not damaged, "checkpoints": records, "errors": errors})
     else:
-        print(table_text([_HEAD, *map(_row, found)], right=(3, 4, 5, 6, 7)))
+        print(table_text([_HEAD, *(_row(each, arguments.base) for each in found)], right=(3, 4, 5, 6, 7)))
     return 1 if damaged else 0
 
 
-def _row(entry: Entry) -> list[str]:
-    name, metadata = f"chk-{entry.location.checkpoint_id}", entry.metadata
+def _row(entry: Entry, base: str) -> list[str]:
+    directory, metadata = entry.location.directory, entry.metadata
+    name = directory.removeprefix(f"{base_of(base)}/")
     if metadata is None:
         return [name, "damaged", *["-"] * 6]
     sizes = (entry.bytes, entry.bytes_shared, entry.bytes - entry.bytes_shared)
