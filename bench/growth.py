@@ -48,8 +48,8 @@ def _by_size(settings: Settings) -> list[Point]:
 
 
 def _by_connections(settings: Settings) -> list[Point]:
-    points = settings.growth_connections
-    return [Point("connections of 100 MB/s", count, settings.large, count) for count in points]
+    half = Shape(settings.large.count // 2, settings.large.size)
+    return [Point("connections of 100 MB/s", count, half, count) for count in settings.growth_connections]
 
 
 def _run(points: list[Point], names: Sequence[str], settings: Settings, recorder: Recorder, server: Server) -> None:

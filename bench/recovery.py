@@ -51,7 +51,7 @@ def measure(settings: Settings, recorder: Recorder, servers: Servers) -> None:
             measure_one(scenario, settings, recorder, server, rounds)
     with servers.serving() as server:
         near = Scenario(jobs[1], 2, settings.state_bytes, distant=False)
-        measure_one(near, settings, recorder, server, settings.rounds)
+        measure_one(near, settings, recorder, server, settings.few_rounds)
 
 
 def _build(settings: Settings, bucket: Path, parallelism: int) -> Job:

@@ -19,7 +19,8 @@ that it wrote has the right checksum."""
 
 _COPYING = """\
 The light server counts the bytes that a contender received and sent on its connections; rclone's
-server does not. `wire` and the libraries have their own clock: "without start-up" begins after
+server does not. The light server throws uploads away; those to rclone's are verified.
+`wire` and the libraries have their own clock: "without start-up" begins after
 imports. System calls are those of a whole process, start-up included, in a traced run of its own
 that is not timed. The C loop checks nothing, signs nothing and speaks no TLS."""
 

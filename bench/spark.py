@@ -91,9 +91,14 @@ def _own_store_on_s3(settings: Settings, recorder: Recorder) -> None:
 
 
 def _no_s3a(settings: Settings) -> str | None:
-    if not settings.s3a:
-        return "hadoop-aws is not installed; --s3a fetches it, 0.7 GB, from Maven Central"
+    if not settings.s3a and not _has_hadoop_aws():
+        return "hadoop-aws is not there; python -m statelift.bench --s3a fetches it, 0.7 GB, from Maven Central"
     return None if importlib.util.find_spec("moto") else "moto is not installed"
+
+
+def _has_hadoop_aws() -> bool:
+    """Whether an earlier ``--s3a`` left it in Ivy's cache, where Spark looks first."""
+    return any(Path.home().glob(f".ivy2*/jars/org.apache.hadoop_hadoop-aws-{_hadoop_version()}.jar"))
 
 
 def _hadoop_version() -> str:
