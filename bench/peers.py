@@ -2,11 +2,13 @@
 
 Each is used as its documentation advises for many files, with its own defaults for concurrency
 unless the plan names a number of connections. Each prints one JSON line with the seconds that
-copying took after imports, and the CPU seconds of that, child processes included.
+copying took after imports, the CPU seconds of that, child processes included, and the bytes of
+memory in use when it began.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -150,9 +152,18 @@ PEERS = {
 
 def main(argv: list[str]) -> int:
     run = PEERS[argv[0]](Work(argv[1]))
-    started, before = time.monotonic(), _cpu()
+    memory, started, before = _resident(), time.monotonic(), _cpu()
     run()
-    print(json.dumps({"seconds": round(time.monotonic() - started, 4), "cpu": round(_cpu() - before, 4)}))
+    took = {"seconds": round(time.monotonic() - started, 4), "cpu": round(_cpu() - before, 4)}
+    print(json.dumps({**took, "memory_before": memory}))
+    return 0
+
+
+def _resident() -> int:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) * 1024
     return 0
 
 

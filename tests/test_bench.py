@@ -216,6 +216,7 @@ def test_the_server_counts_what_a_contender_received(tmp_path: Path, scheme: str
     # Another server's bytes go over the same loopback device.
     assert nothing.received == 0
     assert found.phases["cpu"] <= found.cpu + 0.01
+    assert 5 << 20 < found.phases["memory_before"] <= found.peak
 
 
 _NOISE = """
@@ -278,15 +279,17 @@ def test_the_matrix_has_every_row(tmp_path: Path) -> None:
 def test_the_quick_run_has_what_the_goals_of_copying_need(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     recorder = Recorder(path, {"run": "1", "machine": MACHINE})
+    told = {"cpu": 0.2, "memory_before": 20 << 20}
     for scenario in copying.matrix(Settings.short(tmp_path)):
         for name in scenario.contenders:
-            recorder.sample(sample(name, 0, 1.0, scenario=scenario.name, phases={"cpu": 0.2} if name == "wire" else {}))
+            recorder.sample(sample(name, 0, 1.0, scenario=scenario.name, phases=told if name == "wire" else {}))
     rows = [goal.row(read(path)) for goal in goals.GOALS]
     missing = [row[0] for row in rows if row[-1] == "not measured"]
     assert not [work for work in missing if "download" in work or "upload" in work or "C loop" in work]
     inside = next(row for row in rows if "inside" in row[0])
     # 0.2 s of the C loop's 0.5 s.
     assert inside[2] == "0.40x"
+    assert next(row for row in rows if "adds" in row[0])[2:] == ["10.0 MiB", "met"]
 
 
 def test_a_jobs_state_is_built_once(tmp_path: Path) -> None:
