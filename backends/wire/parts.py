@@ -91,6 +91,11 @@ class ToObject:
             headers["x-amz-server-side-encryption-aws-kms-key-id"] = options.sse_kms_key_id
         return headers
 
+    async def _delete(self) -> None:
+        """Remove the object that we just made and that is wrong."""
+        with contextlib.suppress(TransferError):
+            await self.engine.client.ask(self.order("DELETE"))
+
     # Multipart.
 
     async def start_parts(self, count: int, run_part: Callable[[int], Awaitable[None]], *, checksum: bool) -> None:

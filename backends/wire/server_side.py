@@ -85,6 +85,18 @@ class ServerSideCopy(ToObject):
         self._total = size
         self._etag = self._etag or head.headers.get("etag")
 
+    async def _require_unchanged(self) -> None:
+        """Look at the source's version again: some stores (rclone, moto) ignore the condition on it.
+
+        Raises:
+            SourceChanged: it is another than was to be copied.
+        """
+        order = Order("HEAD", self._source.bucket, self._source.key)
+        head, _ = await self.engine.client.ask(order)
+        etag = head.headers.get("etag")
+        if self._etag and etag and etag.strip('"') != self._etag.strip('"'):
+            raise SourceChanged(f"{self.request.source} was overwritten while it was copied")
+
     def _copy_headers(self) -> dict[str, str]:
         headers = {"x-amz-copy-source": copy_source(self._source.bucket, self._source.key)}
         if self._etag:
@@ -99,6 +111,12 @@ class ServerSideCopy(ToObject):
             order.headers["x-amz-checksum-algorithm"] = "CRC64NVME"
         order.patience = self.engine.patience
         _, body = await self.engine.client.ask(order)
+        if self.request.etag:
+            try:
+                await self._require_unchanged()
+            except SourceChanged:
+                await self._delete()
+                raise
         await self._check(elements(body))
 
     async def _copy_part(self, index: int) -> None:
@@ -113,6 +131,9 @@ class ServerSideCopy(ToObject):
         etag = elements(body).get("ETag")
         if not etag:
             raise UnsupportedCopy(f"{self.request.source}: the store cannot copy ranges by itself")
+        if self._left == 1:
+            # The last chance to leave the destination as it was.
+            await self._require_unchanged()
         self.part_done(index, etag, None)
 
     async def completed(self, _head: Head, answer: dict[str, str]) -> None:

@@ -21,7 +21,6 @@ request carried one and the file had it while it was sent.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from typing import TYPE_CHECKING
@@ -225,11 +224,6 @@ class Upload(ToObject):
             await self._delete()
             raise
         self._published(total, stored, answer.get("ETag"))
-
-    async def _delete(self) -> None:
-        """Remove the object that we just made and that is wrong."""
-        with contextlib.suppress(TransferError):
-            await self.engine.client.ask(self.order("DELETE"))
 
     def _published(self, total: int | None, stored: str | None, etag: str | None) -> None:
         is_confirmed = confirmed(self.request.destination, total, stored)
