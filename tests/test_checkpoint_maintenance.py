@@ -241,6 +241,7 @@ def test_a_deep_verification_of_a_remote_checkpoint_uses_little_disk(
     ]
     assert "is missing" in found[0]
     assert "is corrupt" in found[1]
+    job.store.close()
 
 
 # ---------------------------------------------------------------- cp

@@ -14,10 +14,14 @@ from ..request import CopyRequest, locate
 from ..s3_access import S3Access
 from ..s3_options import S3Options
 from ..transfer_options import TransferOptions
+from .client import Client
 from .endpoint import Endpoints
 from .engine import Batch, Engine
+from .loop import Loop
 from .options import WireOptions
 from .pool import Pool
+from .reading import read_object
+from .retry import Budget
 
 
 class WireFileSystem:
@@ -67,6 +71,30 @@ class WireFileSystem:
         pool, endpoints = self._own()
         batch = Batch(requests, progress, limit, fail_fast)
         return Engine(self._access, self.options, endpoints, pool, batch).run(closeables)
+
+    def read(self, uri: str, *, at_most: int | None = None) -> bytes:
+        """A whole object of S3, into memory.
+
+        Raises:
+            IntegrityError: it has more than ``at_most`` bytes; it was not read.
+            TransferError: it cannot be read.
+        """
+        pool, endpoints = self._own()
+        loop, found = Loop(), list[bytes]()
+        client = Client(loop, self._access, endpoints, pool, self.options)
+        budget = Budget(self._access.transfer.retries, self.options.retry_time)
+
+        async def read() -> None:
+            verify = self._access.transfer.verify
+            found.append(await read_object(client, uri, budget, at_most=at_most, verify=verify))
+
+        loop.spawn(read())
+        try:
+            loop.run()
+        finally:
+            loop.close()
+            pool.leave(loop, keep=bool(found))
+        return found[0]
 
     def _own(self) -> tuple[Pool, Endpoints]:
         """This process's connections: those of a parent are not ours to use."""
