@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -297,3 +298,30 @@ def test_a_jobs_state_is_built_once(tmp_path: Path) -> None:
     first = job_state.build(bucket, tmp_path, size=size, parallelism=1)
     assert job_state.build(bucket, tmp_path, size=size, parallelism=1) is first
     assert first.expected(KeyGroupRange(0, 127)).rows == 64
+
+
+def test_executors_are_pinned_to_one_cpu_each() -> None:
+    from types import SimpleNamespace
+
+    from statelift.bench.spark_session import pin_executors
+
+    def start(*words: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)", *words], stdout=-1
+        )
+
+    children = [start("CoarseGrainedExecutorBackend"), start("CoarseGrainedExecutorBackend"), start("worker")]
+    try:
+        for child in children:
+            assert child.stdout is not None
+            child.stdout.readline()
+        gateway = SimpleNamespace(proc=SimpleNamespace(pid=os.getpid()))
+        assert pin_executors(SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway))) == 2
+        first, second, other = (os.sched_getaffinity(child.pid) for child in children)
+        assert len(first) == len(second) == 1
+        assert other == os.sched_getaffinity(0)
+        assert first != second or len(other) == 1
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
