@@ -43,6 +43,8 @@ class Job:
             that ends the job, the workers wait until ``finish`` is called.
         finish: called with True once the savepoint that ends the job exists, with False where it
             failed and the job shall go on.
+        let_go: called with a checkpoint that ``trigger`` returned once the savepoint holds it itself:
+            a trigger that keeps it from being subsumed until then spares the job a second one.
         configuration: for the copy; by default from the environment.
         directory: where savepoints go that are requested without a target.
         name: the job's id in the HTTP service.
@@ -54,6 +56,7 @@ class Job:
         trigger: Callable[[Ending], CompletedCheckpoint],
         *,
         finish: Callable[[bool], object] | None = None,
+        let_go: Callable[[CompletedCheckpoint], object] | None = None,
         configuration: Configuration | None = None,
         directory: str | None = None,
         name: str = "job",
@@ -63,6 +66,7 @@ class Job:
         self.name = name
         self._trigger = trigger
         self._finish = finish
+        self._let_go = let_go
         self._configuration = configuration
         self._lock = threading.Lock()
         self._ending = Ending.NONE
@@ -145,6 +149,9 @@ class Job:
             except CheckpointError:
                 if ending is not Ending.NONE:
                     raise
+            finally:
+                if self._let_go is not None:
+                    self._let_go(taken)
         raise CheckpointError(
             f"{self.coordinator.base}: checkpoints were subsumed before they could be copied",
             remedy="retain more checkpoints",

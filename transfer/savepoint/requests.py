@@ -30,6 +30,7 @@ class SavepointRequest:
     Args:
         location: of the savepoint, once it is complete.
         failure: why there is none.
+        told: whether somebody has read its end.
     """
 
     id: str
@@ -37,6 +38,7 @@ class SavepointRequest:
     status: str = IN_PROGRESS
     location: str | None = None
     failure: str | None = None
+    told: bool = False
 
     def document(self) -> dict[str, object]:
         """As the HTTP service answers."""
@@ -56,7 +58,7 @@ class SavepointRequests:
         if len(self._jobs) < len(jobs):
             raise UsageError("two jobs have one name")
         self._requests: dict[str, SavepointRequest] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._closeables = CloseableRegistry()
         self._workers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="statelift-savepoint")
 
@@ -71,6 +73,19 @@ class SavepointRequests:
         with self._lock:
             found = self._requests.get(request_id)
         return found if found is not None and found.job == job else None
+
+    def told(self, request_id: str, document: object) -> None:
+        """This was read of a request; its end counts, see `wait_until_told`."""
+        with self._lock:
+            found = self._requests.get(request_id)
+            if found is not None and found.status != IN_PROGRESS and document == found.document():
+                found.told = True
+                self._lock.notify_all()
+
+    def wait_until_told(self, seconds: float) -> bool:
+        """Wait until every request's end was read, at most so long."""
+        with self._lock:
+            return self._lock.wait_for(lambda: all(each.told for each in self._requests.values()), seconds)
 
     def savepoint(self, job: Job, target: str | None, *, type: str = SavepointType.NATIVE) -> SavepointRequest:
         """Begin a savepoint.

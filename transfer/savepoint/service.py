@@ -64,6 +64,10 @@ class SavepointService:
         name = str(host)
         return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
+    def wait_until_told(self, seconds: float) -> bool:
+        """Wait until whoever asked has read how each request ended, at most so long. Returns whether they have."""
+        return self._requests.wait_until_told(seconds)
+
     def close(self) -> None:
         """Stop listening, end what is being copied, and wait for the threads. Idempotent."""
         if self._thread.is_alive():
@@ -153,6 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _Refused(HTTPStatus.NOT_FOUND, "there is no such job")
             status, document = answer(job, match["what"], match["id"])
             self._answer(status, document)
+            if self.command == "GET":
+                self.server.requests.told(match["id"], document)
         except _Refused as refused:
             self._answer(refused.status, {"errors": [str(refused)]}, **refused.headers)
         except OSError:
