@@ -23,6 +23,8 @@ FLOOR = "C loop"
 FAST = ("s5cmd", "wire", "obstore")
 #: Those that DESIGN.md compares everywhere.
 NATIVE = (*FAST, "sdk", "sdk, CRT")
+#: Those that goals name, in all rounds of the main scenarios; the others are slower and run in a few.
+REPEATED = (*FAST, FLOOR, "stream, one by one")
 UNVERIFIED = "wire, without checksums"
 SCHEMES = ("http", "https")
 
@@ -126,7 +128,6 @@ def measure(settings: Settings, recorder: Recorder, servers: Servers) -> None:
 
 def measure_one(scenario: Scenario, settings: Settings, recorder: Recorder, server: Server) -> None:
     """All rounds of one scenario."""
-    rounds = settings.rounds if scenario.main else settings.few_rounds
     found = available(scenario.contenders, PART, scenario.name, scenario.direction, recorder)
     plan = plan_of(scenario, settings, server)
     with ExitStack() as stack:
@@ -138,9 +139,14 @@ def measure_one(scenario: Scenario, settings: Settings, recorder: Recorder, serv
             sample = Sample(PART, scenario.name, name, number, bytes=shape.bytes, files=shape.count)
             return try_once(CONTENDERS[name], plan, sample, conditions)
 
-        interleave([each.name for each in found], rounds, one, recorder)
+        rounds = {each.name: rounds_of(each.name, scenario, settings) for each in found}
+        interleave(rounds, one, recorder)
     if settings.system_calls and scenario.main and scenario.direction == "download":
         system_calls.measure_one(scenario.name, found, plan, settings.cpu, recorder)
+
+
+def rounds_of(name: str, scenario: Scenario, settings: Settings) -> int:
+    return settings.rounds if scenario.main and name in REPEATED else settings.few_rounds
 
 
 def plan_of(scenario: Scenario, settings: Settings, server: Server) -> Plan:

@@ -16,9 +16,10 @@ from .trial import Conditions, available, try_once
 PART = "growth"
 FILE = 64 * MIB
 TINY = 4 << 10
-#: Beyond so many files or bytes only the two that are compared run: the others take minutes.
-MANY = 20_000
+#: Beyond so many files or bytes only these run: the others take minutes.
+MANY = 5_000
 MUCH = 2 * GIB
+QUICK_ONES = {"s5cmd", "wire", "obstore"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def _run(points: list[Point], names: Sequence[str], settings: Settings, recorder
         sample = Sample(PART, axis, "", 0, bytes=point.shape.bytes, files=point.shape.count, at=point.at)
         for contender in contenders:
             small = point.shape.count <= MANY and point.shape.bytes <= MUCH
-            if small or contender.name in {"s5cmd", "wire"}:
+            if small or contender.name in QUICK_ONES:
                 named = dataclasses.replace(sample, contender=contender.name)
                 recorder.sample(try_once(CONTENDERS[contender.name], plan, named, conditions))
 

@@ -77,7 +77,7 @@ def measure_one(scenario: Scenario, settings: Settings, recorder: Recorder, serv
     def one(name: str, number: int) -> Sample:
         return restore_with(name, scenario, number, settings, server)
 
-    interleave(available(scenario.name, recorder), rounds, one, recorder)
+    interleave(dict.fromkeys(available(scenario.name, recorder), rounds), one, recorder)
 
 
 def restore_with(name: str, scenario: Scenario, number: int, settings: Settings, server: Server) -> Sample:

@@ -41,7 +41,7 @@ SST files that lie on the disk of the restored database already: linked, and cop
 What is read while linking is metadata of the process itself, not state."""
 
 _GROWTH = """\
-One run for each point. Where there are very many files or bytes only wire and s5cmd go on."""
+One run for each point. Where there are very many files or bytes only wire, s5cmd and obstore go on."""
 
 _NEIGHBOUR = """\
 Another process computes on the same CPU without a pause while files are downloaded. The kernel

@@ -58,7 +58,7 @@ def measure(settings: Settings, recorder: Recorder, servers: Servers) -> None:
         def one(name: str, number: int) -> Sample:
             return take_with(name, scenario, number, job, settings, server)
 
-        interleave(list(METHODS), settings.few_rounds, one, recorder)
+        interleave(dict.fromkeys(METHODS, settings.few_rounds), one, recorder)
 
 
 def take_with(name: str, scenario: str, number: int, job: Job, settings: Settings, server: Server) -> Sample:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -90,12 +90,16 @@ def why_failed(usage: Usage, conditions: Conditions) -> str | None:
     return f"exit {usage.exit}: {last}"
 
 
-def interleave(contenders: Sequence[str], rounds: int, one: Callable[[str, int], Sample], recorder: Recorder) -> None:
-    """Rounds of every contender, in changing order; a contender that failed twice is not tried again."""
+def interleave(rounds: Mapping[str, int], one: Callable[[str, int], Sample], recorder: Recorder) -> None:
+    """Rounds of every contender, in changing order; one that failed twice is not tried again.
+
+    Args:
+        rounds: how many of them each contender takes part in, from the first on.
+    """
     failures: dict[str, int] = {}
-    for number in range(rounds):
-        for name in order(contenders, number):
-            if failures.get(name, 0) >= 2:
+    for number in range(max(rounds.values(), default=0)):
+        for name in order(list(rounds), number):
+            if number >= rounds[name] or failures.get(name, 0) >= 2:
                 continue
             sample = one(name, number)
             if sample.failed:

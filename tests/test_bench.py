@@ -19,10 +19,10 @@ from statelift.bench.measure import run
 from statelift.bench.memory_limit import limited
 from statelift.bench.reuse import restore_files
 from statelift.bench.rounds import Spread, order, ratios, spread
-from statelift.bench.sample import Recorder, Sample, Skipped, read
+from statelift.bench.sample import Recorder, Sample, Silent, Skipped, read
 from statelift.bench.servers import BUCKET, Servers
 from statelift.bench.settings import Settings
-from statelift.bench.trial import Conditions, try_once
+from statelift.bench.trial import Conditions, interleave, try_once
 from statelift.transfer.handles import KeyGroupRange
 
 MACHINE = {
@@ -325,3 +325,15 @@ def test_executors_are_pinned_to_one_cpu_each() -> None:
         for child in children:
             child.kill()
             child.communicate()
+
+
+def test_some_contenders_take_part_in_few_rounds(tmp_path: Path) -> None:
+    ran: list[tuple[int, str]] = []
+
+    def one(name: str, number: int) -> Sample:
+        ran.append((number, name))
+        return sample(name, number, 1.0, failed="it does not work" if name == "broken" else None)
+
+    interleave({"wire": 3, "sdk": 1, "broken": 3}, one, Silent())
+    assert [sum(each == name for _, each in ran) for name in ("wire", "sdk", "broken")] == [3, 1, 2]
+    assert [number for number, name in ran if name == "sdk"] == [0]
