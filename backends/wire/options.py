@@ -62,7 +62,7 @@ class WireOptions(OptionGroup):
         hadoop=("fs.s3a.connection.maximum",),
     )
     part_size: int = option(
-        "wire.part-size", 16 * MIB, parse=_part, shown="16mb", help="Larger objects are copied in ranges of this size."
+        "wire.part-size", 8 * MIB, parse=_part, shown="8mb", help="Larger objects are copied in ranges of this size."
     )
     buffer_size: int = option(
         "wire.buffer-size", MIB, parse=_positive_size, shown="1mb", help="Bytes read and written at once."
