@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from statelift.backends.checksums import crc64nvme
 from statelift.backends.errors import CheckpointError
 from statelift.transfer.checkpoint.metadata import CheckpointMetadata, decode, encode
+from statelift.transfer.checkpoint.records import refuse_contradictions
+from statelift.transfer.cli.inspect import created_text
 from statelift.transfer.handles import (
     DirectoryHandle,
     FileHandle,
@@ -26,7 +31,7 @@ from statelift.transfer.handles import (
 
 NAME = "s3://state/job/chk-7"
 checksums = st.none() | st.integers(0, 2**64 - 1)
-counts = st.integers(0, 2**63)
+counts = st.integers(0, 2**63 - 1)
 texts = st.text(max_size=12)
 names = st.text(alphabet="abcXYZ019-._é %", min_size=1, max_size=12).filter(lambda text: text not in {".", ".."})
 relative = st.builds(
@@ -71,8 +76,8 @@ def documents(draw: st.DrawFn) -> CheckpointMetadata:
         most,
         draw(st.integers(1, most)),
         tuple(draw(st.lists(states(), max_size=2))),
-        draw(texts),
-        draw(st.floats(allow_nan=False, allow_infinity=False)),
+        draw(st.sampled_from(["incremental", "full", "savepoint"])),
+        draw(st.floats(0, 253402300799)),
         draw(st.dictionaries(texts, texts, max_size=3)),
     )
 
@@ -80,6 +85,10 @@ def documents(draw: st.DrawFn) -> CheckpointMetadata:
 @given(documents())
 @settings(max_examples=60)
 def test_round_trip(metadata: CheckpointMetadata) -> None:
+    try:
+        refuse_contradictions(metadata.states, NAME)
+    except CheckpointError:
+        reject()
     assert decode(encode(metadata), name=NAME) == metadata
 
 
@@ -239,13 +248,46 @@ RECORD: dict[str, object] = {"name": "a", "kind": "inline", "data": ""}
         {"created": "now"},
         {"states": 5},
         {"states": [None]},
-        {"kind": None},
         {"format": 1},
+        {"created": float("nan")},
+        {"created": float("inf")},
+        {"created": 1e300},
+        {"created": -1},
+        {"max_parallelism": 1 << 16},
+        {"checkpoint": 1 << 63},
+        {"checkpoint": -1},
     ],
 )
 def test_a_sealed_document_with_a_wrong_head_is_refused(head: dict[str, object]) -> None:
     with pytest.raises(CheckpointError, match=f"{NAME}: the metadata is malformed"):
         decode(of_record(RECORD, **head), name=NAME)
+
+
+@pytest.mark.parametrize("kind", ["differential", None, 1, ["full"]])
+def test_an_unknown_kind_of_checkpoint_is_refused_by_name(kind: object) -> None:
+    with pytest.raises(CheckpointError, match=re.escape(f"{NAME}: unknown kind of checkpoint {kind!r}")):
+        decode(of_record(RECORD, kind=kind), name=NAME)
+
+
+def two_files(one: StateFile, other: StateFile) -> CheckpointMetadata:
+    return replace(METADATA, states=(state(one), state(other)))
+
+
+def test_files_that_contradict_each_other_are_refused_and_not_written() -> None:
+    small, large = (StateFile("a.sst", RelativeFileHandle("shared", "p", size)) for size in (1, 2))
+    with pytest.raises(CheckpointError, match=r"the file shared/p has two sizes, 1 and 2 bytes"):
+        encode(two_files(small, large))
+    segment = StateFile("a.sst", SegmentHandle(RelativeFileHandle("shared", "p", 3), 0, 1))
+    with pytest.raises(CheckpointError, match=r"the file shared/p has two sizes, 1 and 3 bytes"):
+        encode(two_files(small, segment))
+    elsewhere = StateFile("b.sst", RelativeFileHandle("exclusive", "p", 2))
+    decode(encode(two_files(small, elsewhere)), name=NAME)
+    twice = replace(METADATA, states=(state(small, small),))
+    with pytest.raises(CheckpointError, match=r"subtask 0 has two files 'a\.sst'"):
+        encode(twice)
+    record = {"name": "a", "kind": "inline", "data": ""}
+    with pytest.raises(CheckpointError, match=f"{NAME}: subtask 0 has two files 'a'"):
+        decode(of_record(record, private=[record]), name=NAME)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{", b'{"a": NaN}', b"\xff", b"[" * 100_000])
@@ -267,6 +309,60 @@ def test_a_sealed_body_that_is_no_object_is_refused(body: bytes) -> None:
 def test_what_could_not_be_read_is_not_written(metadata: CheckpointMetadata) -> None:
     with pytest.raises(CheckpointError):
         encode(metadata)
+
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["inline", "file", "segment", "relative", "shared", "../x", "\ud800", "0" * 16, "s3://b/c"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) of a JSON document."""
+    for key, value in enumerate(tree) if isinstance(tree, list) else tree.items():
+        yield tree, key
+        if isinstance(value, list | dict):
+            yield from places(value)
+
+
+@given(anything)
+@settings(max_examples=150, deadline=None)
+def test_any_sealed_json_is_refused_as_a_checkpoint(value: object) -> None:
+    with pytest.raises(CheckpointError, match=NAME):
+        decode(sealed(json.dumps(value).encode()), name=NAME)
+
+
+@given(st.data(), documents())
+@settings(max_examples=300, deadline=None)
+def test_a_sealed_document_with_anything_anywhere_is_read_or_refused(
+    data: st.DataObject, metadata: CheckpointMetadata
+) -> None:
+    """Whoever can write a checkpoint can seal it: no value may make the reader fail in another way."""
+    try:
+        body = json.loads(encode(metadata).partition(b"\n")[2])
+    except CheckpointError:
+        reject()
+    for _ in range(data.draw(st.integers(1, 3))):
+        container, key = data.draw(st.sampled_from(list(places(body))))
+        if data.draw(st.booleans()):
+            container[key] = data.draw(anything)
+        elif isinstance(container, dict):
+            del container[key]
+        else:
+            container.append(container[key])
+    try:
+        found = decode(sealed(json.dumps(body).encode()), name=NAME)
+    except CheckpointError as error:
+        assert NAME in str(error)
+    else:
+        assert created_text(found)
+        assert found.size >= 0
 
 
 def test_a_hundred_thousand_handles_take_seconds_at_most() -> None:

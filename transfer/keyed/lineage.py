@@ -21,7 +21,7 @@ from typing import TypeAlias
 from ...backends.disk import reading, writing
 from ...backends.errors import CheckpointError, UsageError
 from ..checkpoint.layout import SHARED, CheckpointLocation
-from ..checkpoint.metadata import _handle, _handle_record
+from ..checkpoint.records import handle_record, read_handle
 from ..handles import FileHandle, InMemoryHandle, KeyGroupRange, RelativeFileHandle, SegmentHandle
 from .key_groups import check_max_parallelism
 
@@ -179,11 +179,11 @@ class Lineage:
 
 
 def _handle_records(files: FileOf) -> dict[str, object]:
-    return {unique_id: _handle_record(handle) for unique_id, handle in files.items()}
+    return {unique_id: handle_record(handle) for unique_id, handle in files.items()}
 
 
 def _handles(records: dict[str, dict[str, object]], path: str) -> FileOf:
-    return {unique_id: _handle(record, path) for unique_id, record in records.items()}
+    return {unique_id: read_handle(record, path) for unique_id, record in records.items()}
 
 
 def _is_shared(handle: object, base: str) -> bool:
