@@ -19,9 +19,9 @@ def cut(at: int, ending: Ending) -> Action:
         found = exchange.forward()
         whole = found.head + (b"" if exchange.request.method == "HEAD" else found.body)
         exchange.send(whole[:at])
-        if ending == "stall":
+        if ending == "stall" and at < len(whole):
             exchange.wait()
-        elif ending == "end":
+        elif ending != "reset":
             exchange.hang_up()
         # What is sent must have left before the RST throws it away.
         time.sleep(0.005)
