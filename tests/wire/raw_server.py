@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -35,7 +36,8 @@ class RawServer:
     """Serves until the block ends; ``asked`` has every request.
 
     Args:
-        reads_bodies: otherwise the answer is sent as soon as a request's head has come, and the connection closed.
+        reads_bodies: otherwise the answer is sent as soon as a request's head has come, the end behind it, and the
+            body is left unread until the client has had time to notice; ``drained`` counts what it sent.
     """
 
     def __init__(self, answering: Answering, *, host: str = "127.0.0.1", reads_bodies: bool = True) -> None:
@@ -46,6 +48,7 @@ class RawServer:
         self._threads: list[threading.Thread] = []
         self._peers: list[socket.socket] = []
         self.asked: list[Asked] = []
+        self.drained = 0
         shown = f"[{host}]" if ":" in host else host
         self.endpoint = f"http://{shown}:{self._listener.getsockname()[1]}"
 
@@ -91,4 +94,12 @@ class RawServer:
                     return
                 peer.sendall(given)
                 if not self._reads_bodies:
+                    self._leave_unread(peer)
                     return
+
+    def _leave_unread(self, peer: socket.socket) -> None:
+        # Closed with bytes unread, the socket would send a RST, which may overtake the answer.
+        peer.shutdown(socket.SHUT_WR)
+        time.sleep(0.3)
+        while data := peer.recv(1 << 20):
+            self.drained += len(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +59,7 @@ def test_a_redirect_that_leads_round_in_circles_is_an_error(tmp_path: Path) -> N
     with RawServer(answering) as server:
         found = failure(server.endpoint, CopyRequest("s3://b/k", str(tmp_path / "k"), size=4))
         assert isinstance(found, AccessDenied)
+        assert "AuthorizationHeaderMalformed" in str(found)
         assert len(server.asked) == 2
 
 
@@ -125,10 +125,23 @@ def test_bytes_that_nobody_asked_for_end_the_connection(tmp_path: Path) -> None:
 
 def test_an_upload_that_is_refused_early_tells_why(tmp_path: Path) -> None:
     source = tmp_path / "large"
-    source.write_bytes(os.urandom(20 << 20))
+    source.write_bytes(bytes(32 << 20))
     with RawServer(lambda _: error("403 Forbidden", "AccessDenied"), reads_bodies=False) as server:
-        found = failure(server.endpoint, CopyRequest(str(source), "s3://b/k"))
-    assert isinstance(found, TransferError)
+        found = failure(server.endpoint, CopyRequest(str(source), "s3://b/k"), **{"wire.part-size": "32mb"})
+    assert isinstance(found, AccessDenied)
+    assert server.asked[0].line.startswith("PUT")
+    assert len(server.asked) == 1
+    assert server.drained < 32 << 20, "all of the body was sent to a store that had refused it"
+
+
+def test_a_success_before_the_body_has_come_is_not_believed(tmp_path: Path) -> None:
+    source = tmp_path / "large"
+    source.write_bytes(bytes(32 << 20))
+    once = {"wire.part-size": "32mb", "transfer.retries": 0}
+    with RawServer(lambda _: answer("200 OK", ETag='"x"'), reads_bodies=False) as server:
+        found = failure(server.endpoint, CopyRequest(str(source), "s3://b/k"), **once)
+    assert isinstance(found, BackendError)
+    assert "before the body" in str(found)
 
 
 def test_a_success_that_carries_an_error_is_one(tmp_path: Path) -> None:
