@@ -14,6 +14,7 @@ from statelift.backends.options import Configuration
 from statelift.transfer.checkpoint.coordinator import Coordinator, PendingCheckpoint
 from statelift.transfer.checkpoint.deletion import Deleter
 from statelift.transfer.checkpoint.layout import CheckpointLocation
+from statelift.transfer.checkpoint.metadata import CheckpointMetadata
 from statelift.transfer.checkpoint.registry import SharedFileRegistry
 from statelift.transfer.checkpoint.store import CheckpointStore
 from statelift.transfer.handles import (
@@ -315,6 +316,16 @@ def test_using_it_before_start_or_retaining_none_is_refused(tmp_path: Path) -> N
         coordinator(tmp_path).trigger(1, 128)
     with pytest.raises(UsageError, match="at least one"):
         coordinator(tmp_path, retained=0)
+
+
+@pytest.mark.parametrize("claimed", ["?", "{}", "[1]", '[""]', '["/"]', "[" * 100_000])
+def test_a_checkpoint_whose_claims_are_no_bases_is_refused(tmp_path: Path, claimed: str) -> None:
+    """Whatever lies below a claimed base may be deleted."""
+    store = CheckpointStore(Configuration(environ={}))
+    location = CheckpointLocation(str(tmp_path), 1)
+    store.write(location, CheckpointMetadata(1, 128, 1, (), properties={"claimed": claimed}))
+    with pytest.raises(CheckpointError, match=r"chk-1: the property 'claimed' names no bases"):
+        coordinator(tmp_path).start()
 
 
 def foreign_checkpoint(base: Path) -> tuple[str, Worker]:

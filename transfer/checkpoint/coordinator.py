@@ -8,74 +8,26 @@ loses nothing and shows nothing half-made.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from ...backends.errors import CheckpointError, TransferError, UsageError
-from ..handles import FileHandle, KeyedStateHandle, RelativeFileHandle, SegmentHandle, StateFile
+from ..handles import KeyedStateHandle
 from ..strategy import ClaimMode, Sharing
+from .checkpoints import CheckpointListener, CompletedCheckpoint, PendingCheckpoint, claimed_by, claims
 from .deletion import Deleter
 from .fencing import Epoch
 from .layout import CheckpointLocation
-from .metadata import CheckpointMetadata
+from .registration import register_completed, register_pending, uris_of
 from .registry import SharedFileRegistry
 from .store import CheckpointStore
 
 _LOG = logging.getLogger("statelift")
-CLAIMED = "claimed"  # property: bases whose files this job may delete
 
-
-class CheckpointListener(Protocol):
-    """Told of each checkpoint's end. A notification may be lost, doubled or late: ids only grow."""
-
-    def completed(self, checkpoint_id: int) -> None: ...
-    def aborted(self, checkpoint_id: int) -> None: ...
-    def subsumed(self, checkpoint_id: int) -> None: ...
-
-
-@dataclass(eq=False)
-class PendingCheckpoint:
-    """A checkpoint that waits for its subtasks.
-
-    Args:
-        sharing: what its subtasks may have in common with other checkpoints.
-    """
-
-    location: CheckpointLocation
-    max_parallelism: int
-    parallelism: int
-    sharing: Sharing
-    states: dict[int, KeyedStateHandle] = field(default_factory=dict)
-    in_place: dict[str, frozenset[str]] = field(default_factory=dict)
-
-    @property
-    def checkpoint_id(self) -> int:
-        return self.location.checkpoint_id
-
-    @property
-    def missing(self) -> list[int]:
-        """Subtasks that have not acknowledged yet."""
-        return [subtask for subtask in range(self.parallelism) if subtask not in self.states]
-
-
-@dataclass(frozen=True)
-class CompletedCheckpoint:
-    """A checkpoint that exists, with what a restore needs to know of it."""
-
-    location: CheckpointLocation
-    metadata: CheckpointMetadata
-    deletable: bool = True
-
-    @property
-    def checkpoint_id(self) -> int:
-        return self.location.checkpoint_id
+__all__ = ["CheckpointListener", "CompletedCheckpoint", "Coordinator", "PendingCheckpoint"]
 
 
 class Coordinator:
@@ -128,8 +80,9 @@ class Coordinator:
                 self._next_id = max(self._next_id, location.checkpoint_id + 1)
                 if found.is_savepoint:
                     continue  # its user's, though it lies here under a checkpoint's name
-                self._claimed.update(json.loads(metadata.properties.get(CLAIMED, "[]")))
-                self._adopt(CompletedCheckpoint(location, metadata))
+                completed = CompletedCheckpoint(location, metadata)
+                self._claimed.update(claimed_by(completed))
+                self._adopt(completed)
             self._subsume_old()
             return self.latest
 
@@ -164,13 +117,8 @@ class Coordinator:
             return restored
 
     def _adopt(self, checkpoint: CompletedCheckpoint) -> None:
-        number = checkpoint.metadata.checkpoint_id
-        for state in checkpoint.metadata.states:
-            for file, handle in _files(state.shared):
-                uri = checkpoint.location.resolve(handle).uri
-                self.registry.register(number, _key(state, file, handle), uri, deletable=self._is_ours(uri))
-        self.registry.confirm(number)
-        self._completed[number] = checkpoint
+        register_completed(self.registry, checkpoint, self._is_ours)
+        self._completed[checkpoint.metadata.checkpoint_id] = checkpoint
 
     def _is_ours(self, uri: str) -> bool:
         """Whether a file lies below this base or one that was claimed; all others are never deleted."""
@@ -230,37 +178,18 @@ class Coordinator:
             if pending is None or subtask not in pending.missing:
                 self._discard_surplus(checkpoint_id, state, in_place)
                 return None
-            pending.states[subtask] = self._register(pending, state, in_place)
+            named, duplicates = register_pending(self.registry, pending, state, in_place, self._is_ours)
+            self._deleter.submit(duplicates)
+            pending.states[subtask] = named
             pending.in_place[state.backend_id] = in_place
             return None if pending.missing else self._complete(pending)
-
-    def _register(
-        self, pending: PendingCheckpoint, state: KeyedStateHandle, in_place: frozenset[str]
-    ) -> KeyedStateHandle:
-        changed: dict[str, StateFile] = {}
-        duplicates = []
-        for file, handle in _files(state.shared):
-            uri = pending.location.resolve(handle).uri
-            if pending.sharing is Sharing.FORWARD and not uri.startswith(self.base + "/"):
-                raise CheckpointError(
-                    f"{pending.location}: must be full, but uses {uri} of the checkpoint that was restored",
-                    remedy="take the first snapshot after a NO_CLAIM restore with Sharing.FORWARD",
-                )
-            holder = state.backend_id if uri in in_place else None
-            key = _key(state, file, handle)
-            used = self.registry.register(pending.checkpoint_id, key, uri, holder=holder, deletable=self._is_ours(uri))
-            if used != uri:
-                duplicates.append(uri)
-                changed[file.name] = replace(file, handle=_handle_at(used, handle, pending.location))
-        self._deleter.submit(duplicates)
-        return replace(state, shared=tuple(changed.get(file.name, file) for file in state.shared))
 
     def _discard_surplus(self, checkpoint_id: int, state: KeyedStateHandle, in_place: frozenset[str]) -> None:
         """Delete what a late or second attempt brought, but for what the checkpoint itself uses."""
         location = CheckpointLocation(self.base, checkpoint_id)
         _LOG.info("%s: a late or doubled acknowledgement", location)
-        needed = in_place | {uri for each in self._states_of(checkpoint_id) for uri in _uris(location, each)}
-        surplus = [uri for uri in _uris(location, state) if uri not in needed and uri not in self.registry]
+        needed = in_place | {uri for each in self._states_of(checkpoint_id) for uri in uris_of(location, each)}
+        surplus = [uri for uri in uris_of(location, state) if uri not in needed and uri not in self.registry]
         self._deleter.submit([uri for uri in surplus if self._is_ours(uri)])
 
     def _states_of(self, checkpoint_id: int) -> Iterable[KeyedStateHandle]:
@@ -270,15 +199,7 @@ class Coordinator:
         return done.metadata.states if done else ()
 
     def _complete(self, pending: PendingCheckpoint) -> CompletedCheckpoint:
-        metadata = CheckpointMetadata(
-            checkpoint_id=pending.checkpoint_id,
-            max_parallelism=pending.max_parallelism,
-            parallelism=pending.parallelism,
-            states=tuple(pending.states[subtask] for subtask in sorted(pending.states)),
-            kind="incremental" if pending.sharing is Sharing.FORWARD_BACKWARD else "full",
-            created=time.time(),
-            properties={CLAIMED: json.dumps(sorted(self._claimed))} if self._claimed else {},
-        )
+        metadata = pending.metadata(claims(self._claimed))
         try:
             self._own_epoch().check()
             self._store.write(pending.location, metadata)
@@ -377,34 +298,3 @@ class Coordinator:
             for pending in list(self._pending.values()):
                 self._abort(pending)
         self._deleter.close()
-
-
-FileLike = FileHandle | RelativeFileHandle | SegmentHandle
-
-
-def _files(files: Iterable[StateFile]) -> Iterator[tuple[StateFile, FileLike]]:
-    """Those that lie in files of their own, not in the metadata."""
-    for file in files:
-        if isinstance(file.handle, FileHandle | RelativeFileHandle | SegmentHandle):
-            yield file, file.handle
-
-
-def _uris(location: CheckpointLocation, state: KeyedStateHandle) -> list[str]:
-    return [location.resolve(handle).uri for _, handle in _files((*state.shared, *state.private))]
-
-
-def _key(state: KeyedStateHandle, file: StateFile, handle: FileLike) -> str:
-    """What a file is: two uploads with one key are duplicates.
-
-    A segment, or a file without a checksum, is only itself.
-    """
-    known = handle.crc64nvme is not None and not isinstance(handle, SegmentHandle)
-    identity = f"{handle.crc64nvme:016x}" if known else repr(handle)
-    return f"{state.backend_id}/{file.name}/{file.size}/{identity}"
-
-
-def _handle_at(uri: str, handle: FileLike, location: CheckpointLocation) -> FileHandle | RelativeFileHandle:
-    prefix = location.shared + "/"
-    if uri.startswith(prefix):
-        return RelativeFileHandle("shared", uri.removeprefix(prefix), handle.size, handle.crc64nvme)
-    return FileHandle(uri, handle.size, handle.crc64nvme)

@@ -14,8 +14,8 @@ from ...backends.report import CopyReport, Progress
 from ...backends.request import CopyRequest, locate
 from ..file_systems import FileSystems
 from ..handles import FileHandle, KeyedStateHandle, RelativeFileHandle, SegmentHandle, StateFile
+from .checkpoints import CLAIMED
 from .contents import contents
-from .coordinator import CLAIMED
 from .layout import SHARED, CheckpointLocation
 from .metadata import CheckpointMetadata, encode
 from .store import CheckpointStore

@@ -9,23 +9,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ...backends.closeables import CloseableRegistry
 from ...backends.errors import UsageError
 from ...backends.options import Configuration
 from ...backends.report import CopyReport, Progress
+from ..checkpoint.checkpoints import CLAIMED
 from ..checkpoint.layout import CheckpointLocation
 from ..checkpoint.metadata import SAVEPOINT, CheckpointMetadata
 from ..checkpoint.store import CheckpointStore
 from ..file_systems import FileSystems
+from ..handles import KeyedStateHandle
 from .canonical import write_canonical
 from .native import write_native
-from .target import new_savepoint, target_of
+from .target import NewSavepoint, new_savepoint, target_of
 
 TYPE = "savepoint.type"  # property
-_OF_CHECKPOINTS = ("claimed",)
 
 
 class SavepointType(StrEnum):
@@ -79,7 +81,9 @@ def savepoint(
 
     It shares no file with any checkpoint and may be moved by any tool. ``_metadata`` is the last
     of its files; if anything fails before, nothing of it stays. A process that is killed leaves
-    files without a ``_metadata``: remove them, or take the savepoint again into another directory.
+    files without a ``_metadata``: ``statelift checkpoint orphans`` of the directory, or of one
+    above it, finds and removes them once they are old enough. Or take the savepoint again, into
+    the same directory or another.
 
     Args:
         checkpoint: ``<base>/chk-<n>``, or a savepoint's directory.
@@ -96,55 +100,50 @@ def savepoint(
         CopyCancelled: ``closeables`` was closed.
     """
     kind = SavepointType.of(type)
-    if store is None or file_systems is None:
-        configuration = configuration or Configuration()
-        with CheckpointStore(configuration) as own_store, FileSystems(configuration) as own_systems:
-            return savepoint(
-                checkpoint,
-                target,
-                type=kind,
-                closeables=closeables,
-                progress=progress,
-                deadline=deadline,
-                scratch=scratch,
-                store=store or own_store,
-                file_systems=file_systems or own_systems,
-            )
-    started = time.monotonic()
-    closeables = closeables or CloseableRegistry()
-    source, metadata = store.read(checkpoint)
-    with new_savepoint(target_of(target, source), store.objects) as new:
-        if kind is SavepointType.NATIVE:
-            states, copy = write_native(
-                source, metadata, new, file_systems, closeables, progress=progress, deadline=deadline
-            )
-        else:
-            states, copy = write_canonical(
-                source,
+    configuration = configuration or Configuration()
+    with ExitStack() as block:
+        store = store or block.enter_context(CheckpointStore(configuration))
+        file_systems = file_systems or block.enter_context(FileSystems(configuration))
+        taking = _Taking(file_systems, closeables or CloseableRegistry(), progress, deadline, scratch)
+        return taking.take(store, checkpoint, target, kind)
+
+
+@dataclass(frozen=True)
+class _Taking:
+    """What both types of savepoint are written with."""
+
+    file_systems: FileSystems
+    closeables: CloseableRegistry
+    progress: Progress | None
+    deadline: float | None
+    scratch: str | os.PathLike[str] | None
+
+    def take(self, store: CheckpointStore, checkpoint: str, target: str, kind: SavepointType) -> SavepointReport:
+        started = time.monotonic()
+        source, metadata = store.read(checkpoint)
+        with new_savepoint(target_of(target, source), store.objects) as new:
+            states, copy = self._write(kind, source, metadata, new)
+            self.closeables.check()
+            taken = replace(
                 metadata,
-                new,
-                file_systems,
-                closeables,
-                progress=progress,
-                deadline=deadline,
-                scratch=scratch,
+                states=states,
+                kind=SAVEPOINT,
+                created=time.time(),
+                properties={**_own(metadata.properties), TYPE: kind.value},
             )
-        closeables.check()
-        taken = CheckpointMetadata(
-            checkpoint_id=metadata.checkpoint_id,
-            max_parallelism=metadata.max_parallelism,
-            parallelism=metadata.parallelism,
-            states=states,
-            kind=SAVEPOINT,
-            created=time.time(),
-            properties={**_own(metadata.properties), TYPE: kind.value},
-        )
-        new.complete(taken)
-    return SavepointReport(
-        location=new.location, metadata=taken, type=kind, copy=copy, seconds=time.monotonic() - started
-    )
+            new.complete(taken)
+        seconds = time.monotonic() - started
+        return SavepointReport(location=new.location, metadata=taken, type=kind, copy=copy, seconds=seconds)
+
+    def _write(
+        self, kind: SavepointType, source: CheckpointLocation, metadata: CheckpointMetadata, new: NewSavepoint
+    ) -> tuple[tuple[KeyedStateHandle, ...], CopyReport]:
+        what = source, metadata, new, self.file_systems, self.closeables
+        if kind is SavepointType.NATIVE:
+            return write_native(*what, progress=self.progress, deadline=self.deadline)
+        return write_canonical(*what, progress=self.progress, deadline=self.deadline, scratch=self.scratch)
 
 
 def _own(properties: Mapping[str, str]) -> dict[str, str]:
     """What the job itself wanted to find again."""
-    return {key: value for key, value in properties.items() if key not in _OF_CHECKPOINTS}
+    return {key: value for key, value in properties.items() if key != CLAIMED}
