@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from ..backends.wire.loop import READ, WRITE
+from ..backends.wire.poller import READ, WRITE
 from ..backends.wire.tls import Tls
 from .light_store import Stored
 

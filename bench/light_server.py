@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..backends.wire.loop import READ, Loop
+from ..backends.wire.loop import Loop
+from ..backends.wire.poller import READ
 from ..s5cmd_integration.child import die_with_parent
 from .light_peer import BUFFER, FOREVER, Peer, Traffic, traffic_of
 from .light_store import Store

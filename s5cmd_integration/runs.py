@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..backends.errors import BackendError, StalledTransfer, TransferError
-from ..backends.wire.loop import READ, WRITE, Loop, Task
+from ..backends.wire.loop import Loop, Task
+from ..backends.wire.poller import READ, WRITE
 from .cpulimit import CpuLimit, limit_cpu
 from .items import Item
 from .masking import Masker

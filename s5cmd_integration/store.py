@@ -17,7 +17,8 @@ from ..backends.request import Location
 from ..backends.s3_access import S3Access
 
 if TYPE_CHECKING:
-    from ..backends.wire.client import Client, Order
+    from ..backends.wire.client import Client
+    from ..backends.wire.exchange import Order
     from ..backends.wire.loop import Loop
     from ..backends.wire.pool import Pool
     from ..backends.wire.response import Head
@@ -64,7 +65,7 @@ class Store:
             SourceNotFound: there is none.
             TransferError: of whatever kind the answer or the network calls for, after retries.
         """
-        from ..backends.wire.client import Order
+        from ..backends.wire.exchange import Order
         from ..backends.wire.verify import stored_sum
 
         order = Order("HEAD", place.bucket, place.key, headers={"x-amz-checksum-mode": "ENABLED"})
@@ -89,7 +90,7 @@ class Store:
         Raises:
             TransferError: the store refuses.
         """
-        from ..backends.wire.client import Order
+        from ..backends.wire.exchange import Order
 
         asked = datetime.now(UTC)
         head, body = await self._connected().ask(

@@ -9,148 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import os
-import ssl
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from ..batch import backoff
-from ..errors import AccessDenied, BackendError, ConnectionFailed, SourceChanged, StalledTransfer, TransferError
-from ..s3_access import Credentials, S3Access
+from ..errors import AccessDenied, ConnectionFailed, SourceChanged, TransferError
+from ..s3_access import S3Access
 from ..s3_errors import is_expired
-from .answers import BODY_LIMIT, code_of, error_of, is_error, region_of, retry_after
+from .answers import code_of, error_of, is_error, region_of, retry_after
 from .connection import Connection
 from .endpoint import Address, Endpoints
-from .loop import READ, Loop, Task
+from .exchange import SLICE, Exchange, FileBody, Order, network
+from .loop import Loop
 from .options import WireOptions
+from .poller import READ
 from .pool import Pool
 from .response import BadResponse, Head, ResponseReader
 from .retry import Throttle
+from .signers import Signers
 from .signing import EMPTY_SHA256, UNSIGNED_PAYLOAD, Signer, encode_query
 
-#: How often a transfer looks at the clock while nothing happens.
-SLICE = 0.25
-_CREDENTIALS_EVERY = 60.0
-_CREDENTIALS_TIMEOUT = 60.0
 _THROTTLED = {429, 503}
 _CHUNK = 256 << 10
-
-
-@dataclass(slots=True)
-class FileBody:
-    """A range of an open file as the body of a request.
-
-    Args:
-        sent: called with the bytes that left.
-        pace: seconds to wait after so many bytes.
-    """
-
-    fd: int
-    offset: int
-    length: int
-    sent: Callable[[int], None]
-    pace: Callable[[int], float] | None = None
-
-
-@dataclass(slots=True)
-class Order:
-    """A request before it is addressed and signed.
-
-    Args:
-        headers: ``x-amz-*`` only; they are signed.
-        unsigned: further headers.
-        patience: seconds to wait for the answer's head; None: the stall timeout.
-    """
-
-    method: str
-    bucket: str
-    key: str
-    query: dict[str, str] = field(default_factory=dict)
-    headers: dict[str, str] = field(default_factory=dict)
-    unsigned: dict[str, str] = field(default_factory=dict)
-    body: bytes | FileBody | None = None
-    patience: float | None = None
-
-    @property
-    def subject(self) -> str:
-        return f"s3://{self.bucket}/{self.key}"
-
-
-class Exchange:
-    """An answer whose head has come. Its body's pieces are views of the client's one buffer: use
-    them before the next ``await``. End it by `finish` or `abort`."""
-
-    __slots__ = ("_client", "_first", "connection", "head", "reader")
-
-    def __init__(
-        self, client: Client, connection: Connection, reader: ResponseReader, head: Head, first: list[memoryview]
-    ) -> None:
-        self._client = client
-        self.connection = connection
-        self.reader = reader
-        self.head = head
-        self._first = first
-
-    @property
-    def ended(self) -> bool:
-        return self.reader.done and not self._first
-
-    async def more(self) -> list[memoryview]:
-        """Pieces of the body; an empty list where none came within a slice of time, or at the end."""
-        if self._first:
-            first, self._first = self._first, []
-            return first
-        if self.reader.done:
-            return []
-        await self.ready()
-        connection = self.connection
-        try:
-            count = connection.receive(self._client.buffer, self._client.scratch)
-        except BlockingIOError:
-            connection.drained = True
-            return []
-        if count == 0:
-            self.reader.end()
-            return []
-        return self.reader.feed(self._client.buffer[:count])
-
-    async def ready(self) -> None:
-        """Wait a slice of time for something to come, with no piece outstanding."""
-        if self.connection.drained:
-            await self.connection.readable(time.monotonic() + SLICE)
-        else:
-            await self._client.loop.turn()
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the rest of the body lies in the socket as it is."""
-        return not self._first and self.reader.is_plain and self.connection.tls is None
-
-    async def read(self, limit: int = BODY_LIMIT) -> bytes:
-        """The whole body, of which no more than ``limit`` bytes are kept."""
-        body = bytearray()
-        patience = self._client.access.transfer.stall_timeout
-        last = time.monotonic()
-        while not self.ended:
-            pieces = await self.more()
-            for piece in pieces:
-                body += piece[: max(0, limit - len(body))]
-            if pieces:
-                last = time.monotonic()
-            elif time.monotonic() - last > patience:
-                raise TimeoutError("timed out")
-        return bytes(body)
-
-    def finish(self) -> None:
-        """Give the connection back where the answer left it in order."""
-        if self.reader.reusable and self.connection.is_open:
-            self._client.pool.release(self.connection)
-        else:
-            self._client.pool.discard(self.connection)
-
-    def abort(self) -> None:
-        self._client.pool.discard(self.connection)
 
 
 class Client:
@@ -165,13 +44,7 @@ class Client:
         self.buffer = memoryview(bytearray(options.buffer_size))
         self.scratch = memoryview(bytearray(_CHUNK))
         self._throttles: dict[str, Throttle] = {}
-        self._signers: dict[str, Signer] = {}
-        self._credentials: Credentials | None = None
-        self._generation = 0
-        self._refreshed = False
-        self._asked = 0.0
-        self._asking = False
-        self._parked: deque[Task] = deque()
+        self._signers = Signers(loop, access)
 
     # Asking.
 
@@ -202,8 +75,8 @@ class Client:
         """
         while True:
             await self._pause(order.bucket)
-            signer = await self._signer(self._endpoints.of(order.bucket).region)
-            generation = self._generation
+            signer = await self._signers.of(self._endpoints.of(order.bucket).region)
+            generation = self._signers.generation
             exchange = await self._exchange(order, signer)
             if 200 <= exchange.head.status < 300:
                 return exchange
@@ -223,10 +96,10 @@ class Client:
         head = exchange.head
         if self._is_redirected(order, head, body):
             return None
-        if is_expired(code_of(head, body)) and await self._refresh(generation):
+        if is_expired(code_of(head, body)) and await self._signers.refresh(generation):
             return None
         error = error_of(head, body, order.subject)
-        if self._credentials is None and head.status == 400:
+        if self._signers.anonymous and head.status == 400:
             # Stores that cannot read an unsigned request (rclone) do not say that it is denied.
             error = AccessDenied(str(error), remedy="the store may want credentials: s3.anonymous is set")
         if head.status in _THROTTLED:
@@ -254,46 +127,6 @@ class Client:
         throttle = self._throttles.get(bucket)
         while throttle is not None and (pause := throttle.pause()) > 0:
             await self.loop.sleep(pause)
-
-    # Credentials.
-
-    async def _signer(self, region: str) -> Signer:
-        if time.monotonic() - self._asked > _CREDENTIALS_EVERY or not self._asked:
-            await self._renew(refresh=False)
-        if region not in self._signers:
-            self._signers[region] = Signer(self._credentials, region)
-        return self._signers[region]
-
-    async def _refresh(self, generation: int) -> bool:
-        """Ask the chain anew, once a batch. Returns whether the credentials changed since ``generation``."""
-        if generation == self._generation and not self._refreshed:
-            self._refreshed = True
-            await self._renew(refresh=True)
-        return generation != self._generation
-
-    async def _renew(self, *, refresh: bool) -> None:
-        while self._asking:
-            await self.loop.park(self._parked, SLICE)
-            if not refresh and self._asked:
-                return
-        self._asking = True
-        try:
-            access = self.access
-            if access.asks_chain:
-                found = await self.loop.in_thread(
-                    lambda: access.credentials(refresh=refresh), timeout=_CREDENTIALS_TIMEOUT
-                )
-            else:
-                found = access.credentials()
-            if not self._asked or found != self._credentials:
-                self._credentials = found
-                self._generation += 1
-                self._signers.clear()
-            self._asked = time.monotonic()
-        finally:
-            self._asking = False
-            while self._parked:
-                self.loop.unpark(self._parked)
 
     # Sending.
 
@@ -433,34 +266,6 @@ class Client:
         pieces = reader.feed(self.buffer[:count]) if count else []
         self._refuse_rest(reader)
         return pieces
-
-
-class network:  # noqa: N801  read as a verb: with network(subject)
-    """Turns what the network raises in a block into errors of the tree. A class: half the cost of a generator."""
-
-    __slots__ = ("_subject",)
-
-    def __init__(self, subject: str) -> None:
-        self._subject = subject
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (OSError, BadResponse)) and not isinstance(error, TransferError):
-            raise _translated(error, self._subject) from error
-
-
-def _translated(error: OSError | BadResponse, subject: str) -> TransferError:
-    if isinstance(error, BadResponse):
-        if "closed" in str(error):
-            return ConnectionFailed(f"{subject}: {error}")
-        return BackendError(f"{subject}: bad answer: {error}", transient=True)
-    if isinstance(error, TimeoutError):
-        return StalledTransfer(f"{subject}: {error.args[0] if error.args else 'timed out'}")
-    if isinstance(error, ssl.SSLError):
-        return ConnectionFailed(f"{subject}: TLS: {error.reason or error}")
-    return ConnectionFailed(f"{subject}: {os.strerror(error.errno) if error.errno else error}")
 
 
 def _sha256(body: FileBody) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 from ..errors import ConnectionFailed, StalledTransfer
 from .endpoint import Server
-from .loop import READ, WRITE, Loop
+from .loop import Loop
+from .poller import READ, WRITE
 from .response import BadResponse, ResponseReader
 
 _LOW_WATER = 512 << 10

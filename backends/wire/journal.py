@@ -21,7 +21,8 @@ from pathlib import Path
 
 from ..errors import SourceNotFound, TransferError
 from .answers import elements
-from .client import Client, Order
+from .client import Client
+from .exchange import Order
 
 _SUFFIX = ".uploads"
 _CLOCK_SKEW = 5.0

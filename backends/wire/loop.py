@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import select
-import selectors
 import socket
 import threading
 import time
@@ -20,8 +18,8 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 from ..errors import StalledTransfer
+from .poller import GONE, READ, WRITE, make_poller
 
-READ, WRITE, GONE = 1, 2, 4
 _SWEEP = 0.1
 _T = TypeVar("_T")
 
@@ -45,67 +43,6 @@ class Task:
         self.naps = 0
 
 
-class _EpollPoller:
-    """Edge-triggered: no system call for a wait."""
-
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
-        self._gone = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
-        self._mask = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
-
-    def add(self, fd: int) -> None:
-        self._epoll.register(fd, self._mask)
-
-    def remove(self, fd: int) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._epoll.unregister(fd)
-
-    def want(self, fd: int, mask: int) -> None:
-        pass
-
-    def poll(self, timeout: float) -> list[tuple[int, int]]:
-        found = []
-        for fd, events in self._epoll.poll(timeout):
-            mask = READ | WRITE | GONE if events & self._gone else 0
-            mask |= READ if events & select.EPOLLIN else 0
-            mask |= WRITE if events & select.EPOLLOUT else 0
-            found.append((fd, mask))
-        return found
-
-    def close(self) -> None:
-        self._epoll.close()
-
-
-class _SelectorPoller:
-    """Where there is no epoll: registered while someone waits."""
-
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-
-    def add(self, fd: int) -> None:
-        pass
-
-    def remove(self, fd: int) -> None:
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(fd)
-
-    def want(self, fd: int, mask: int) -> None:
-        self.remove(fd)
-        events = (selectors.EVENT_READ if mask & READ else 0) | (selectors.EVENT_WRITE if mask & WRITE else 0)
-        self._selector.register(fd, events)
-
-    def poll(self, timeout: float) -> list[tuple[int, int]]:
-        found = []
-        for key, events in self._selector.select(timeout):
-            self.remove(key.fd)
-            mask = (READ if events & selectors.EVENT_READ else 0) | (WRITE if events & selectors.EVENT_WRITE else 0)
-            found.append((key.fd, mask))
-        return found
-
-    def close(self) -> None:
-        self._selector.close()
-
-
 class Loop:
     """Runs tasks until none is left, or until it is interrupted.
 
@@ -115,7 +52,7 @@ class Loop:
     """
 
     def __init__(self) -> None:
-        self._poller = _EpollPoller() if hasattr(select, "epoll") else _SelectorPoller()
+        self._poller = make_poller()
         self._ready: deque[tuple[Task, Any]] = deque()
         self._tasks: set[Task] = set()
         self._daemons: set[Task] = set()

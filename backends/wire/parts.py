@@ -20,7 +20,7 @@ from ..errors import (
 )
 from ..request import CopyRequest, locate
 from .answers import complete_document, elements
-from .client import Order
+from .exchange import Order
 from .journal import Orphan, abort_orphan, is_unknown_upload
 from .response import Head
 

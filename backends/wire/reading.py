@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..checksums import crc64nvme
 from ..errors import IntegrityError, TransferError
 from ..request import locate
-from .client import Client, Exchange, Order, network
+from .client import Client
+from .exchange import Exchange, Order, network
 from .retry import Budget
 from .verify import differs, stored_sum
 

@@ -13,7 +13,7 @@ from ..errors import IntegrityError, SourceChanged, TransferError, UnsupportedCo
 from ..report import CopiedFile
 from ..request import CopyRequest, locate
 from .answers import copy_source, elements
-from .client import Order, network
+from .exchange import Order, network
 from .parts import ToObject, confirmed
 from .response import Head
 from .verify import differs, stored_sum

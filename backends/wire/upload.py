@@ -30,7 +30,7 @@ from ..errors import IntegrityError, SourceChanged, TransferError
 from ..landing import reading
 from ..report import CopiedFile
 from ..request import CopyRequest, locate
-from .client import FileBody, Order
+from .exchange import FileBody, Order
 from .parts import ToObject, confirmed
 from .response import Head
 from .verify import differs
