@@ -25,6 +25,12 @@ COMMANDS = {
 }
 
 
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 a transfer or a checkpoint failed, or problems were found; 2 wrong usage or options; "
+    "130 and 143 interrupted by Ctrl-C and SIGTERM; 141 the reader of the output went away."
+)
+
+
 class Parser(argparse.ArgumentParser):
     """Raises `UsageError` instead of printing the usage and exiting."""
 
@@ -46,7 +52,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     Raises:
         UsageError: they make no command.
     """
-    parser = Parser(prog="statelift", description="Moves state between object stores and the disks of executors.")
+    parser = Parser(
+        prog="statelift",
+        description="Moves state between object stores and the disks of executors.",
+        epilog=EXIT_CODES,
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     typed = next((word for word in words if not word.startswith("-")), None)
