@@ -506,6 +506,72 @@ def test_rm_of_a_damaged_savepoint_takes_what_it_is_sure_of(job: Base, run: Run,
     assert metadata.exists()
 
 
+# ---------------------------------------------------------------- bad input
+
+
+def resealed(change: Callable[[dict], object]) -> Callable[[bytes], bytes]:
+    """Metadata that was tampered with by somebody who knows how to seal it."""
+
+    def tamper(document: bytes) -> bytes:
+        body = json.loads(document.partition(b"\n")[2])
+        change(body)
+        data = json.dumps(body).encode()
+        return f"statelift-checkpoint 1 {len(data)} {crc64nvme(data):016x}\n".encode() + data
+
+    return tamper
+
+
+def first_file(body: dict) -> dict:
+    return body["states"][0]["shared"][0]
+
+
+DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "garbage": (lambda _: b"\x00\xff" * 5000, "not a checkpoint's"),
+    "truncated": (lambda data: data[:-1], "instead of"),
+    "another version": (lambda data: data.replace(b"checkpoint 1 ", b"checkpoint 99 ", 1), "has version 99"),
+    "unknown handle": (
+        resealed(lambda body: first_file(body).update(kind="tape")),
+        "unknown kind of state handle 'tape'",
+    ),
+    "negative size": (resealed(lambda body: first_file(body).update(size=-1)), "-1 is not a count"),
+    "climbing path": (resealed(lambda body: first_file(body).update(path="../../x")), "leads out of its directory"),
+    "climbing name": (resealed(lambda body: first_file(body).update(name="../x")), "leads out of its directory"),
+    "two sizes": (resealed(lambda body: first_file(body).update(size=1)), "has two sizes"),
+    "one name twice": (
+        resealed(lambda body: body["states"][0]["shared"].append(first_file(body))),
+        "has two files '000000.sst'",
+    ),
+    "no number": (resealed(lambda body: body.update(created=float("nan"))), "malformed"),
+    "another's": (resealed(lambda body: body.update(checkpoint=5)), "the metadata is that of checkpoint 5"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_bad_metadata_is_refused_by_name_everywhere(job: Base, run: Run, tmp_path: Path, damage: str) -> None:
+    checkpoint = job.complete(1, "a")
+    change, message = DAMAGES[damage]
+    metadata = Path(checkpoint, "_metadata")
+    metadata.write_bytes(change(metadata.read_bytes()))
+    before = names_below(tmp_path)
+    commands = [
+        ("checkpoint", "inspect", checkpoint),
+        ("checkpoint", "verify", checkpoint, "--deep"),
+        ("checkpoint", "cp", checkpoint, tmp_path / "copy"),
+        ("checkpoint", "rm", checkpoint),
+        ("checkpoint", "orphans", job.base, "--delete", "--older-than", "0s"),
+        ("savepoint", checkpoint, tmp_path / "sp"),
+        ("restore", checkpoint, "--subtask", "0", "--parallelism", "1", "--into", tmp_path / "into"),
+    ]
+    for command in commands:
+        code, out, err = run(*command)
+        assert (code, out, err.count("\n")) == (1, "", 1), command
+        assert checkpoint in err
+        assert message in err
+    code, out, _ = run("checkpoint", "ls", job.base)
+    assert (code, "damaged" in out) == (1, True)
+    assert names_below(tmp_path) == before
+
+
 # ---------------------------------------------------------------- orphans
 
 

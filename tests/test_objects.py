@@ -13,6 +13,7 @@ from statelift.backends.errors import (
     BackendUnavailable,
     ConnectionFailed,
     DestinationError,
+    IntegrityError,
     SourceNotFound,
 )
 from statelift.backends.options import Configuration
@@ -60,6 +61,15 @@ def test_missing_is_named(place) -> None:
     for look in (objects.read, objects.size):
         with pytest.raises(SourceNotFound, match=f"{root}/nope"):
             look(f"{root}/nope")
+
+
+def test_what_is_longer_than_its_reader_takes_is_refused_unread(place) -> None:
+    objects, root = place
+    objects.write(f"{root}/long", b"12345")
+    assert objects.read(f"{root}/long", at_most=5) == b"12345"
+    with pytest.raises(IntegrityError, match=f"{root}/long has 5 bytes, more than 4"):
+        objects.read(f"{root}/long", at_most=4)
+    assert objects.read(f"{root}/long") == b"12345"
 
 
 def test_only_if_absent_never_replaces(place) -> None:

@@ -92,3 +92,13 @@ def test_metadata_of_another_checkpoint_is_refused(place) -> None:
 def test_a_missing_bucket_is_named(configuration) -> None:
     with CheckpointStore(configuration) as store, pytest.raises(CheckpointNotFound, match="no such bucket"):
         store.read("s3://no-such-bucket/job/chk-1")
+
+
+def test_endless_metadata_is_refused_unread(place, monkeypatch) -> None:
+    store, base = place
+    location = CheckpointLocation.parse(f"{base}/chk-1")
+    store.write(location, metadata(1))
+    monkeypatch.setattr("statelift.transfer.checkpoint.store.LONGEST_DOCUMENT", 20)
+    with pytest.raises(CheckpointError, match=f"{location}: .*bytes, more than 20"):
+        store.read(str(location))
+    assert not store.is_snapshot(str(location))
