@@ -21,6 +21,7 @@ from statelift.transfer.demo.s3_server import S3Server
 
 from .servers import fault_actions as actions
 from .servers import framing_actions as framing
+from .servers import request_actions as requests
 from .servers.fault import Action, FaultServer, Rule
 from .servers.tls import Certificates
 
@@ -138,6 +139,9 @@ def test_answers_errors(get: Any, action: Action, status: int, code: bytes) -> N
         actions.throttle(1e6),
         actions.with_headers([("ETag", '"twice"'), ("X-Big", "x" * 30_000)]),
         actions.whole(DATA),
+        framing.split_at(100),
+        framing.http10(),
+        framing.http10(keep=True),
     ],
 )
 def test_right_bytes_in_awkward_forms(get: Any, action: Action) -> None:
@@ -156,6 +160,9 @@ def test_right_bytes_in_awkward_forms(get: Any, action: Action) -> None:
         actions.raw(b"nonsense\r\n\r\n"),
         actions.short(1),
         actions.flip(len(DATA) - 1),
+        framing.cut(5, "reset"),
+        framing.cut(900, "end"),
+        framing.compressed(),
     ],
 )
 def test_wrong_bytes_never_pass(get: Any, action: Action) -> None:
@@ -206,6 +213,20 @@ def test_notices_that_a_client_goes(server: FaultServer) -> None:
     while server.open_connections and time.monotonic() < deadline:
         time.sleep(0.01)
     assert server.open_connections == 0
+
+
+def test_acts_while_a_request_comes_in(server: FaultServer, s3: S3Server) -> None:
+    head = b"PUT /state/x HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+    server.add(Rule("PUT *", requests.answer_early(10, 403, "AccessDenied"), early=True))
+    with socket.create_connection(("127.0.0.1", urlsplit(server.endpoint).port or 0), timeout=5) as connection:
+        connection.sendall(head + b"x" * 10)
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 403")
+    server.add(Rule("PUT *", requests.reset_request(7), early=True))
+    with socket.create_connection(("127.0.0.1", urlsplit(server.endpoint).port or 0), timeout=5) as connection:
+        connection.sendall(head + b"x" * 10)
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+    assert [each.body for each in server.requests] == [b"", b""]
 
 
 def test_overwrites_between_two_requests(get: Any, s3_root: Path, bucket: str) -> None:

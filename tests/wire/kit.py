@@ -32,14 +32,16 @@ LIMITS = {"transfer.stall-timeout": "1s", "transfer.connect-timeout": "5s", "tra
 
 
 TRANSPORTS = ("http", "https")
+#: Words of faults that take a second or more; tests/test_faults.py has one of each kind in the default run.
+_TARDY = ("stall", "loris", "Retry-After", "503", "every byte")
 
 
 def spread(faults: Iterable[str], shapes: Sequence[Any]) -> list[ParameterSet]:
-    """(transport, fault, shape): each fault once, turn about; all combinations with the slow tests."""
+    """(transport, fault, shape): each quick fault once, turn about; all combinations with the slow tests."""
     found = []
     for number, fault in enumerate(faults):
         for index, (shape, transport) in enumerate(itertools.product(shapes, TRANSPORTS)):
-            slow = index != number % (len(shapes) * len(TRANSPORTS))
+            slow = index != number % (len(shapes) * len(TRANSPORTS)) or any(word in fault for word in _TARDY)
             marks = pytest.mark.slow if slow else ()
             found.append(pytest.param(transport, fault, shape, marks=marks, id=f"{fault}-{shape}-{transport}"))
     return found

@@ -59,7 +59,7 @@ def objects(s3: S3Server, bucket: str, positions: range) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("ending", ["reset", "end", "stall"])
+@pytest.mark.parametrize("ending", ["reset", "end", pytest.param("stall", marks=SLOW)])
 def test_downloads_whose_answer_is_cut_at_any_byte(
     kit: Kit, s3: S3Server, bucket: str, tmp_path: Path, ending: framing.Ending, step: int
 ) -> None:

@@ -206,9 +206,11 @@ def test_a_fault_that_stays_is_one_clear_error(
     assert uploads() == []
 
 
-@pytest.mark.parametrize("after", [pytest.param(0, marks=SLOW), pytest.param(1, marks=SLOW), 20_000, 49_999])
+@pytest.mark.parametrize(
+    "after", [pytest.param(0, marks=SLOW), pytest.param(1, marks=SLOW), 20_000, pytest.param(49_999, marks=SLOW)]
+)
 @pytest.mark.parametrize("step", WITH_BODY, ids=str)
-@pytest.mark.parametrize("fault", IN_THE_BODY)
+@pytest.mark.parametrize("fault", [pytest.param(each, marks=SLOW if each == "stall" else ()) for each in IN_THE_BODY])
 def test_a_fault_in_the_body_is_overcome_or_told(
     kit: Kit, s3_root: Path, bucket: str, tmp_path: Path, uploads: Any, fault: str, step: Step, after: int
 ) -> None:
@@ -229,7 +231,7 @@ def test_a_fault_in_the_body_is_overcome_or_told(
 
 @pytest.mark.parametrize("step", WITH_BODY, ids=str)
 @pytest.mark.parametrize("after", [0, pytest.param(30_000, marks=SLOW)])
-@pytest.mark.parametrize("fault", ["reset", "end", "stall"])
+@pytest.mark.parametrize("fault", ["reset", "end", pytest.param("stall", marks=SLOW)])
 def test_a_body_that_never_arrives_is_an_error(
     kit: Kit, s3_root: Path, bucket: str, tmp_path: Path, uploads: Any, fault: str, step: Step, after: int
 ) -> None:
