@@ -27,7 +27,7 @@ from statelift.transfer.handles import KeyGroupRange
 from statelift.transfer.keyed.database import KeyedState
 from statelift.transfer.keyed.restore import plan_restore, restore
 
-from .crashing import MOST, PHASES, Forker, Rows, World, prepare, rows_at
+from .crashing import MOST, PHASES, Forker, Rows, World, prepare
 from .servers.fault import Exchange, FaultServer, Rule
 
 _CHANGING = ("PUT", "POST", "DELETE")
@@ -69,6 +69,10 @@ class Survivors:
         self.notes = journal.read_text().splitlines() if journal.exists() else []
 
     def check(self, phase: str) -> None:
+        with self.store:
+            self._check(phase)
+
+    def _check(self, phase: str) -> None:
         found = self.snapshots()
         self.nothing_was_lost(phase, found)
         remove_orphans(self.store, self.world.base, older_than=0)
@@ -76,7 +80,7 @@ class Survivors:
         self.nothing_else_is_left(found)
         with FileSystems(self.configuration) as systems:
             for name, checkpoint in found.items():
-                assert self.rows(name, systems) == rows_at(checkpoint), name
+                assert self.rows(name, systems) == self.world.rows(checkpoint), name
 
     def snapshots(self) -> dict[str, int]:
         """Every snapshot that shows, with the checkpoint whose state it shall have."""
@@ -110,7 +114,9 @@ class Survivors:
             for path in (self.files / "job").rglob("*")
             if path.is_file()
         }
-        assert {each for each in left - needed if "/_epoch-" not in each} == set()
+        # An upload in parts that nobody completed is no object: this server keeps it in a hidden file.
+        apart = ("/_epoch-", "/.rclone_temp_multipart_")
+        assert {each for each in left - needed if not any(name in each for name in apart)} == set()
 
     def rows(self, name: str, systems: FileSystems) -> Rows:
         location, metadata = self.store.read(name)
@@ -148,12 +154,17 @@ def test_killed_at_every_change_of_a_disk(phase: str, prepared: Path, tmp_path: 
 
 
 class Executioner:
-    """Stands in front of the store and kills the client at its n-th changing request, done by the store or not."""
+    """Stands in front of the store and kills the client at its n-th changing request, done by the store or not.
+
+    Attributes:
+        of_parts: which of the requests belonged to uploads in parts.
+    """
 
     def __init__(self, forker: Forker, dies_at: int, *, done: bool) -> None:
         self.forker = forker
         self.dies_at = dies_at
         self.done = done
+        self.of_parts: list[int] = []
         self.changes = 0
         self._lock = threading.Lock()
 
@@ -165,6 +176,8 @@ class Executioner:
         with self._lock:
             self.changes += 1
             number = self.changes
+            if "upload" in exchange.request.target.lower():
+                self.of_parts.append(number)
         if self.dies_at and number > self.dies_at:
             exchange.hang_up()  # it was sent before the client died, and never arrived
         last = number == self.dies_at
@@ -186,8 +199,10 @@ class Bucket:
         self.forker = forker
         self.prepared = prepared
 
-    def run(self, phase: str, directory: Path, dies_at: int = 0, *, done: bool = False) -> int:
-        """Run a phase and check what is left of it. Returns how many changing requests there were."""
+    def run(
+        self, phase: str, directory: Path, dies_at: int = 0, *, done: bool = False, ballast: int = 0
+    ) -> Executioner:
+        """Run a phase and check what is left of it. Returns who has counted its changing requests."""
         name = f"crash-{uuid.uuid4().hex[:12]}"
         files = self.s3_root / name / "root"
         shutil.copytree(self.prepared, files)
@@ -195,13 +210,13 @@ class Bucket:
         executioner = Executioner(self.forker, dies_at, done=done)
         with FaultServer(self.s3.endpoint) as server:
             server.add(executioner.rule)
-            options = {**self.s3.options, "s3.endpoint": server.endpoint}
-            world = World(f"s3://{name}/root", options, str(directory / "scratch"), str(directory / "journal"))
+            options = {**self.s3.options, "s3.endpoint": server.endpoint, "wire.part-size": "5mb"}
+            world = World(f"s3://{name}/root", options, str(directory / "scratch"), str(directory / "journal"), ballast)
             code = self.forker.run(phase, world)
         assert code == (-signal.SIGKILL if dies_at else 0)
         Survivors(replace(world, options=self.s3.options), files, directory).check(phase)
         shutil.rmtree(self.s3_root / name)
-        return executioner.changes
+        return executioner
 
 
 @pytest.fixture
@@ -211,11 +226,19 @@ def in_bucket(s3: S3Server, s3_root: Path, forker: Forker, prepared: Path) -> Bu
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_killed_at_some_requests_to_a_store(phase: str, tmp_path: Path, in_bucket: Bucket) -> None:
-    total = in_bucket.run(phase, tmp_path / "whole")
+    total = in_bucket.run(phase, tmp_path / "whole").changes
     assert total >= 2
     chance = random.Random(phase)
     for dies_at in sorted(chance.sample(range(1, total + 1), min(2, total))):
         in_bucket.run(phase, tmp_path / str(dies_at), dies_at, done=chance.random() < 0.5)
+
+
+def test_killed_within_an_upload_in_parts(tmp_path: Path, in_bucket: Bucket) -> None:
+    ballast = 11 << 20
+    of_parts = in_bucket.run("complete_one", tmp_path / "whole", ballast=ballast).of_parts
+    assert len(of_parts) == 5, "created, three parts, completed"
+    for dies_at in of_parts:
+        in_bucket.run("complete_one", tmp_path / str(dies_at), dies_at, done=dies_at % 2 == 0, ballast=ballast)
 
 
 @pytest.mark.slow
@@ -223,5 +246,5 @@ def test_killed_at_some_requests_to_a_store(phase: str, tmp_path: Path, in_bucke
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("phase", PHASES)
 def test_killed_at_every_request_to_a_store(phase: str, done: bool, tmp_path: Path, in_bucket: Bucket) -> None:
-    for dies_at in range(1, in_bucket.run(phase, tmp_path / "whole") + 1):
+    for dies_at in range(1, in_bucket.run(phase, tmp_path / "whole").changes + 1):
         in_bucket.run(phase, tmp_path / str(dies_at), dies_at, done=done)
