@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from .errors import AccessDenied, DestinationError, NoSpace, SourceNotFound, TransferError
+from .errors import AccessDenied, DestinationError, IntegrityError, NoSpace, SourceNotFound, TransferError
 from .request import CopyRequest, locate
 
 #: Numbers of an ``OSError`` that mean a full disk or quota.
@@ -59,16 +59,20 @@ def opened(path: str, request: CopyRequest) -> Iterator[int]:
 
     Raises:
         SourceNotFound, AccessDenied: there is none, or it is something else.
+        IntegrityError: its file system does not tell its size.
     """
     with reading(path, request):
         # A pipe without a writer would wait for one.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         with reading(path, request):
-            mode = os.fstat(fd).st_mode
-            if not stat.S_ISREG(mode):
-                code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
                 raise OSError(code, os.strerror(code), path)
+            if status.st_size == 0 and os.pread(fd, 1, 0):
+                # As files of /proc: copied by its size it would be an empty one, and count as whole.
+                raise IntegrityError(f"{path} has bytes, but its file system gives it no size", request=request)
         yield fd
     finally:
         os.close(fd)

@@ -11,6 +11,7 @@ import errno
 import functools
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from .disk import FULL, destination_error, reading, require_space, writing
-from .errors import IntegrityError
+from .errors import DestinationError, IntegrityError
 from .locked_directories import STAGING_PREFIX, attempt_directory, locked_directory, sweep
 from .request import CopyRequest
 
@@ -163,6 +164,17 @@ class Landing:
             ended()
 
 
+def _refuse_special(path: str, request: CopyRequest | None) -> None:
+    """Renaming over a device, pipe or socket would remove it for everybody."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if not stat.S_ISREG(mode := os.lstat(path).st_mode) and not stat.S_ISLNK(mode):
+            raise DestinationError(
+                f"cannot write {path}: it is a device, pipe or socket",
+                remedy="choose a regular file",
+                request=request,
+            )
+
+
 def _fsync_path(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -217,6 +229,7 @@ class StagingArea:
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
             if os.path.isdir(path) or destination.endswith("/"):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            _refuse_special(path, request)
             with self._lock:
                 staging = self._staging(os.path.dirname(path))
                 self._count += 1

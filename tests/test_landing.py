@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -59,6 +60,27 @@ def test_destinations_that_cannot_be_are_refused(tmp_path: Path, name: str) -> N
     with StagingArea() as staging, pytest.raises(DestinationError):
         staging.land(f"{tmp_path}/{name}")
     assert sorted(os.listdir(tmp_path)) == ["directory", "file"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_device_pipe_or_socket_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    """Who copied to /dev/full as root had a file there instead of the device."""
+    path = tmp_path / "special"
+    os.mknod(path, 0o600 | (stat.S_IFIFO if kind == "pipe" else stat.S_IFSOCK))
+    with StagingArea() as staging, pytest.raises(DestinationError, match="it is a device, pipe or socket"):
+        staging.land(str(path))
+    assert not path.is_file()
+    assert os.listdir(tmp_path) == ["special"]
+
+
+def test_a_symbolic_link_is_replaced_and_what_it_names_stays(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/dev/null")
+    with StagingArea() as staging:
+        landing = staging.land(f"{tmp_path}/link")
+        os.write(landing.fd, b"new")
+        landing.publish(3)
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "link").read_bytes() == b"new"
 
 
 def test_many_threads_may_land_into_one_new_directory(tmp_path: Path) -> None:

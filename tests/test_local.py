@@ -242,6 +242,13 @@ def test_a_file_shorter_than_its_file_system_says_is_not_published(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_without_a_size_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    error = failure_of("/proc/self/status", tmp_path / "b")
+    assert isinstance(error, IntegrityError)
+    assert "/proc/self/status has bytes, but its file system gives it no size" in str(error)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_zero_bytes_of_a_missing_file_are_no_file(tmp_path: Path) -> None:
     assert isinstance(failure_of(tmp_path / "none", tmp_path / "b", length=0), FileNotFoundError)
 
