@@ -155,7 +155,7 @@ class _Batch:
         finished = {id(file.request) for file in self.done} | {id(error.request) for error in self.errors}
         for request in self.requests:
             if id(request) not in finished:
-                message = f"{request.source} was not copied within {self.policy.deadline:g} s"
+                message = f"{request.source} was not copied within {self.policy.deadline:.3g} s"
                 self.errors.append(DeadlineExceeded(message, request=request, backend=self.policy.backend))
 
     def _work(self) -> None:

@@ -17,7 +17,7 @@ import contextlib
 import os
 import time
 
-from ..backends.errors import IntegrityError, SourceChanged, UnsupportedCopy
+from ..backends.errors import IntegrityError, SourceChanged, SourceNotFound, UnsupportedCopy
 from ..backends.landing import reading, writing
 from ..backends.report import CopiedFile
 from ..backends.s3_access import S3Access
@@ -168,7 +168,7 @@ class Checks:
     async def _after_upload(self, item: Item) -> CopiedFile:
         request, before = item.request, item.status
         assert before is not None  # noqa: S101  told to mypy
-        facts = await self.store.head(item.destination)
+        facts = await self._facts_of_destination(item)
         fd = open_source(item)
         try:
             now = item.status
@@ -188,7 +188,7 @@ class Checks:
     async def _after_remote(self, item: Item) -> CopiedFile:
         request, before = item.request, item.before
         assert before is not None  # noqa: S101  told to mypy
-        facts = await self.store.head(item.destination)
+        facts = await self._facts_of_destination(item)
         if request.etag is not None:
             now = await self.store.head(item.source)
             if _tag(now.etag) != _tag(before.etag):
@@ -200,6 +200,20 @@ class Checks:
             differs(request.destination, "CRC64NVME", facts.crc64nvme, promised, 8)
             verified = "crc64nvme"
         return self._copied(item, facts.size or 0, verified, facts.crc64nvme, facts)
+
+    async def _facts_of_destination(self, item: Item) -> Facts:
+        """What arrived in the store.
+
+        Raises:
+            IntegrityError: nothing did; another way of copying may do better.
+        """
+        try:
+            return await self.store.head(item.destination)
+        except SourceNotFound as error:
+            request = item.request
+            raise IntegrityError(
+                f"s5cmd says it has copied {request.source}, but there is no {request.destination}"
+            ) from error
 
     @staticmethod
     def _compare_size(uri: str, facts: Facts, expected: int | None) -> None:

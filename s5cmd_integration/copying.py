@@ -28,8 +28,8 @@ from ..backends.s3_access import S3Access
 from ..backends.transfer_options import cpus
 from ..backends.wire.loop import Loop, Task
 from .checks import Checks
-from .command import DOWNLOAD, UPLOAD, Launch, flags_of, make_line, uri_of
-from .failures import error_of, says_expired
+from .command import DOWNLOAD, REMOTE, UPLOAD, Launch, flags_of, make_line, uri_of
+from .failures import error_of, not_found_though_there, says_expired
 from .fleet import Fleet
 from .items import Item, make_items
 from .leftovers import Leftovers
@@ -188,7 +188,7 @@ class Copying:
     def _fail_the_rest(self) -> None:
         for item in self._items:
             if id(item) not in self._settled:
-                message = f"{item.request.source} was not copied within {self._batch.deadline:g} s"
+                message = f"{item.request.source} was not copied within {self._batch.deadline:.3g} s"
                 self.errors.append(DeadlineExceeded(message, request=item.request, backend=NAME))
                 self._settled.add(id(item))
 
@@ -274,7 +274,8 @@ class Copying:
 
     def _error_of(self, item: Item, cause: Exception) -> TransferError:
         if isinstance(cause, CommandFailed):
-            return as_error_of(item.request, error_of(cause.text, item.request), NAME)
+            lost = not_found_though_there(cause.text, item.request) if item.kind == REMOTE else None
+            return as_error_of(item.request, lost or error_of(cause.text, item.request), NAME)
         return as_error_of(item.request, cause, NAME)
 
     def _pause_after(self, item: Item, cause: Exception, error: TransferError, attempt: int) -> float | None:

@@ -130,9 +130,10 @@ def wait_for_the_end(request: CopyRequest, registry: CloseableRegistry) -> Copie
 def test_a_deadline_fails_what_is_unfinished() -> None:
     begun = time.monotonic()
     with pytest.raises(CopyFailed) as caught:
-        run_batch(requests(5), wait_for_the_end, policy(deadline=0.2), CloseableRegistry())
+        run_batch(requests(5), wait_for_the_end, policy(deadline=0.1998765), CloseableRegistry())
     assert time.monotonic() - begun < 20
     assert {type(each) for each in caught.value.errors} == {DeadlineExceeded}
+    assert all(str(each).endswith("was not copied within 0.2 s") for each in caught.value.errors)
     assert len(caught.value.errors) == 5
 
 

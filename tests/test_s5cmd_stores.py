@@ -36,6 +36,7 @@ from statelift.backends.s3_options import S3Options
 from statelift.s5cmd_integration import S5cmdFileSystem, tuning
 from statelift.s5cmd_integration.store import _uploads
 from statelift.transfer.demo.s3_server import S3Server
+from statelift.transfer.file_systems import FileSystems
 
 from .contract import BucketPlace
 from .contract.copying import uploads
@@ -472,3 +473,32 @@ def test_a_download_is_compared_with_the_stores_checksum(
     else:
         assert isinstance(copy_fails(through, request).errors[0], IntegrityError)
     assert os.listdir(tmp_path) == (["file"] if right else [])
+
+
+@pytest.mark.parametrize("name", [" lead", "trail "])
+def test_a_source_that_is_there_but_not_for_s5cmd_goes_another_way(
+    moto_configuration: Configuration, client: Any, moto_bucket: str, name: str
+) -> None:
+    """moto drops the blanks at the ends of the source's name as s5cmd writes it."""
+    client.put_object(Bucket=moto_bucket, Key=f"from/{name}", Body=b"bytes")
+    request = CopyRequest(f"s3://{moto_bucket}/from/{name}", f"s3://{moto_bucket}/to/{name}")
+    error = copy_fails(moto_configuration, request).errors[0]
+    assert isinstance(error, UnsupportedCopy)
+    assert f"s5cmd does not find {request.source}, although it is there" in str(error)
+    with FileSystems(moto_configuration, backend="s5cmd") as file_systems:
+        assert file_systems.copy([request]).methods == {"stream": 1}
+    assert client.get_object(Bucket=moto_bucket, Key=f"to/{name}")["Body"].read() == b"bytes"
+
+
+@pytest.mark.parametrize("within_the_store", [False, True])
+def test_what_s5cmd_says_it_has_copied_must_be_there(
+    through: Configuration, fault: FaultServer, s3: S3Server, bucket: str, tmp_path: Path, within_the_store: bool
+) -> None:
+    source = s3.root / bucket / "from" if within_the_store else tmp_path / "from"
+    source.write_bytes(b"bytes")
+    uri = f"s3://{bucket}/from" if within_the_store else str(source)
+    fault.add(Rule(lambda each: each.method == "HEAD" and each.target.endswith("/to"), actions.empty_status(404), None))
+    error = copy_fails(through, CopyRequest(uri, f"s3://{bucket}/to")).errors[0]
+    assert isinstance(error, IntegrityError)
+    assert not error.shared, "streams may do better"
+    assert str(error) == f"s5cmd says it has copied {uri}, but there is no s3://{bucket}/to"
