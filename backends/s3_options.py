@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from .errors import OptionError
 from .options import OptionGroup, option, parse_bool
@@ -13,6 +14,10 @@ def _endpoint(text: str) -> str:
     scheme, _mark, rest = text.rpartition("://")
     if scheme.lower() not in {"", "http", "https"} or not rest.strip("/"):
         raise ValueError("not a URL such as http://localhost:9000")
+    try:
+        _port = urlsplit(f"//{rest}").port
+    except ValueError as error:
+        raise ValueError(f"not a URL such as http://localhost:9000: {error}") from error
     return text.rstrip("/")
 
 

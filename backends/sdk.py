@@ -22,7 +22,7 @@ from .s3_options import S3Options
 from .sdk_classic import ClassicEngine
 from .sdk_crt import CrtEngine
 from .sdk_files import Advance, Copied
-from .transfer_options import TransferOptions
+from .transfer_options import TransferOptions, parse_whole
 
 _SMALLEST_PART = 5 << 20
 
@@ -41,7 +41,7 @@ def _part_size(text: str) -> int:
 
 
 def _at_least_one(text: str) -> int:
-    value = int(text)
+    value = parse_whole(text)
     if value < 1:
         raise ValueError("must be at least 1")
     return value

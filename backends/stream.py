@@ -29,14 +29,14 @@ from .stream_files import FileSink, FileSource
 from .stream_fsspec import FsspecSink, FsspecSource, Mounts, is_known
 from .stream_lane import Lane, Lanes
 from .stream_s3 import SMALLEST_PART, S3Sink, S3Source
-from .transfer_options import TransferOptions
+from .transfer_options import TransferOptions, parse_whole
 
 #: Seconds in which a cancelled upload is aborted; ending the whole copy has one second.
 _GRACE = 0.6
 
 
 def _at_least_one(text: str) -> int:
-    value = int(text)
+    value = parse_whole(text)
     if value < 1:
         raise ValueError("must be at least 1")
     return value

@@ -8,15 +8,22 @@ from dataclasses import dataclass
 from .options import OptionGroup, option, parse_bool, parse_duration
 
 
+def parse_whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValueError("not a whole number") from error
+
+
 def _positive(text: str) -> int:
-    value = int(text)
+    value = parse_whole(text)
     if value < 1:
         raise ValueError("must be at least 1")
     return value
 
 
 def _not_negative(text: str) -> int:
-    value = int(text)
+    value = parse_whole(text)
     if value < 0:
         raise ValueError("must not be negative")
     return value

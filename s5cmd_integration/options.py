@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..backends.options import OptionGroup, option, parse_size
+from ..backends.transfer_options import parse_whole
 from .arguments import Arguments, parse_arguments
 
 
 def _percent(text: str) -> int:
-    value = int(text.removesuffix("%"))
+    value = parse_whole(text.removesuffix("%"))
     if value < 1:
         raise ValueError("must be at least 1")
     return value
 
 
 def _positive(text: str) -> int:
-    value = int(text)
+    value = parse_whole(text)
     if value < 1:
         raise ValueError("must be at least 1")
     return value

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from statelift.backends.errors import OptionError
 from statelift.backends.options import (
     Configuration,
+    OptionGroup,
     declared,
     environment_name,
     parse_bool,
@@ -18,6 +19,8 @@ from statelift.backends.options import (
     parse_size,
 )
 from statelift.backends.s3_options import S3Options
+from statelift.backends.sdk import SdkOptions
+from statelift.backends.stream import StreamOptions
 from statelift.backends.transfer_options import TransferOptions
 from statelift.s5cmd_integration.options import S5cmdOptions
 
@@ -97,6 +100,28 @@ def test_a_value_that_does_not_parse_names_key_value_and_source() -> None:
     configuration = Configuration(environ={"STATELIFT_TRANSFER_THREADS": "many"})
     with pytest.raises(OptionError, match=r"transfer.threads = 'many' \(from environment\)"):
         configuration.of(TransferOptions)
+
+
+@pytest.mark.parametrize(
+    ("key", "group"),
+    [
+        ("transfer.threads", TransferOptions),
+        ("transfer.retries", TransferOptions),
+        ("stream.parallel", StreamOptions),
+        ("sdk.requests", SdkOptions),
+        ("s3.s5cmd.batch.max-files", S5cmdOptions),
+        ("s3.s5cmd.cpulimit", S5cmdOptions),
+    ],
+)
+def test_what_is_no_number_is_told_in_words(key: str, group: type[OptionGroup]) -> None:
+    with pytest.raises(OptionError, match="'many' .*: not a whole number"):
+        Configuration({key: "many"}, environ={}).of(group)
+
+
+@pytest.mark.parametrize("endpoint", ["http://store:99999", "store:no", "https://store:-1"])
+def test_an_endpoint_with_an_impossible_port_is_refused(endpoint: str) -> None:
+    with pytest.raises(OptionError, match="not a URL such as http://localhost:9000: Port"):
+        Configuration({"s3.endpoint": endpoint}, environ={}).of(S3Options)
 
 
 def test_the_seeds_defaults_hold() -> None:
