@@ -10,7 +10,7 @@ import secrets
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeGuard
 
 from .errors import (
     AccessDenied,
@@ -100,6 +100,9 @@ def _asking(uri: str, request: CopyRequest) -> Iterator[None]:
     except TransferError:
         raise
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        if _is_of_aiohttp(error.__cause__):
+            # fsspec's http tells every failure to ask like this.
+            raise _other_error(error.__cause__, uri, request) from error
         raise SourceNotFound(f"no such file: {uri}", request=request) from error
     except PermissionError as error:
         raise AccessDenied(f"{uri}: {error}", request=request) from error
@@ -111,8 +114,16 @@ def _asking(uri: str, request: CopyRequest) -> Iterator[None]:
         raise _other_error(error, uri, request) from error
 
 
+def _is_of_aiohttp(error: BaseException | None) -> TypeGuard[Exception]:
+    """Whether a request failed otherwise than because the server refused it."""
+    of_aiohttp = isinstance(error, Exception) and type(error).__module__.partition(".")[0] == "aiohttp"
+    return of_aiohttp and not 400 <= getattr(error, "status", 0) < 500
+
+
 def _other_error(error: Exception, uri: str, request: CopyRequest) -> TransferError:
-    text = f"{uri}: {type(error).__name__}: {error}"
+    lines = str(error).strip().splitlines()
+    # pyarrow's HDFS tells each of a hundred places where it looked for a library.
+    text = f"{uri}: {type(error).__name__}: {lines[0] if lines else 'no reason given'}"
     if isinstance(error, ConnectionError) or type(error).__module__.partition(".")[0] == "aiohttp":
         return ConnectionFailed(text, request=request)
     return BackendError(text, request=request)

@@ -6,6 +6,7 @@ import asyncio
 import io
 import itertools
 import os
+import socket
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ from statelift.backends.errors import (
     SourceChanged,
     StalledTransfer,
     TransferError,
+    UnsupportedCopy,
 )
 from statelift.backends.options import Configuration
 from statelift.backends.report import CopyReport
@@ -367,6 +369,33 @@ def test_a_missing_package_is_told_with_the_line_that_installs_it(
     assert "pip install 'statelift[s3fs]'" in str(error)
     (tmp_path / "from").write_bytes(b"bytes")
     copy(configuration, CopyRequest(f"{tmp_path}/from", f"{tmp_path}/to"))
+
+
+def test_an_http_server_that_refuses_is_not_a_missing_file(tmp_path: Path) -> None:
+    """fsspec raises FileNotFoundError for both."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        source = f"http://127.0.0.1:{bound.getsockname()[1]}/file"
+        configuration = Configuration({"transfer.retries": 0}, environ={})
+        error = failure_of(configuration, CopyRequest(source, f"{tmp_path}/to"))
+    assert isinstance(error, ConnectionFailed)
+    assert "Cannot connect" in str(error)
+
+
+def test_a_file_system_that_cannot_write_says_so(tmp_path: Path) -> None:
+    (tmp_path / "from").write_bytes(b"bytes")
+    error = failure_of(Configuration(environ={}), CopyRequest(f"{tmp_path}/from", "http://127.0.0.1:1/to"))
+    assert isinstance(error, UnsupportedCopy)
+    assert "http://127.0.0.1:1/to: not supported" in str(error)
+
+
+def test_a_long_reason_is_told_by_its_first_line(memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def info(*_: object, **__: object) -> None:
+        raise OSError("no library\nnot here\nnor there")
+
+    monkeypatch.setattr(type(memory), "info", info)
+    error = failure_of(Configuration(environ={}), CopyRequest("memory://from", f"{tmp_path}/to"))
+    assert str(error) == "memory://from: OSError: no library"
 
 
 # The process it runs in
