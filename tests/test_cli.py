@@ -50,6 +50,9 @@ def document(out: str) -> dict:
         (["copy"], "SRC and DST are needed, or --requests"),
         (["copy", "a"], "SRC and DST are needed"),
         (["copy", "a", "b", "c"], "unrecognized arguments: c"),
+        (["copy", "a", "b", "--backnd", "x"], "no option --backnd (did you mean --backend? See statelift copy --help)"),
+        (["checkpoint", "ls", "--jsn", "x"], "did you mean --json? See statelift checkpoint ls --help"),
+        (["--versoin", "copy", "a", "b"], "there is no option --versoin (did you mean --version?"),
         (["copy", "a", "b", "--requests", "-"], "--requests takes the place of SRC and DST"),
         (["copy", "a", "b", "-c", "novalue"], "-c needs KEY=VALUE"),
         (

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import importlib
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ...backends.errors import UsageError
 from ...backends.options import Configuration
@@ -33,6 +33,21 @@ EXIT_CODES = (
 
 class Parser(argparse.ArgumentParser):
     """Raises `UsageError` instead of printing the usage and exiting."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse here what is not known: the command's own parser knows what may have been meant."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self._refuse(unknown)
+        return parsed, unknown
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        flag = next((word.partition("=")[0] for word in unknown if word.startswith("--")), None)
+        known = [each for each in self._option_string_actions if each.startswith("--")]
+        nearest = difflib.get_close_matches(flag, known, n=1) if flag else []
+        if nearest:
+            raise UsageError(f"there is no option {flag}", remedy=f"did you mean {nearest[0]}? See {self.prog} --help")
+        self.error(f"unrecognized arguments: {' '.join(unknown)}")
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, remedy=f"see {self.prog} --help")
