@@ -6,6 +6,7 @@
 
 A POST is answered by 202 and ``{"request-id": ...}``. Every request needs ``Authorization: Bearer
 <token>`` (RFC 6750). The service speaks plain HTTP: leave it on loopback, or put TLS in front.
+A driver whose loop takes checkpoints serves it by `transfer.savepoint.loop.CheckpointLoop`.
 """
 
 from __future__ import annotations
