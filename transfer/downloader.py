@@ -17,7 +17,8 @@ from ..backends.transfer_options import TransferOptions
 from .checkpoint.layout import CheckpointLocation
 from .file_systems import FileSystems
 from .handles import DirectoryHandle, FileHandle, InMemoryHandle, RelativeFileHandle, SegmentHandle, StateHandle
-from .linking import link_files
+from .linking import link_files, restore_plan
+from .strategy import Plan
 
 INLINE = "inline"
 
@@ -45,13 +46,15 @@ class StateDownloader:
         *,
         progress: Progress | None = None,
         deadline: float | None = None,
+        strategy: Plan | None = None,
     ) -> CopyReport:
         """Download every handle; sizes are not asked for, they stand in the handles.
 
-        SST files are linked where the checkpoint is on the same disk.
-
         If it fails, and once all work has ended, the files that it brought and the directories
         that it made are removed.
+
+        Args:
+            strategy: decides which files are linked; by default that of a restore that claims nothing.
 
         Raises:
             CheckpointError: a path in the metadata climbs out of its directory.
@@ -59,11 +62,14 @@ class StateDownloader:
             CopyFailed: a file could not be copied.
             CopyCancelled: ``closeables`` was closed.
         """
-        inline, requests = plan(location, downloads)
         started = time.monotonic()
+        if not downloads:
+            return CopyReport()
+        inline, requests = plan(location, downloads)
         with _undone_on_failure([each.path for each in downloads]):
             written = self._write(inline, closeables, progress)
-            linked, left = link_files(requests, self.file_systems, closeables, progress=progress)
+            decided = strategy or restore_plan(self.file_systems, location, os.path.dirname(downloads[0].path))
+            linked, left = link_files(requests, decided, closeables, progress=progress)
             report = self.file_systems.copy(left, closeables, progress=progress, deadline=deadline)
         return CopyReport((*written, *linked, *report.files), time.monotonic() - started)
 

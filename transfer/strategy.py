@@ -2,7 +2,7 @@
 
 Two decision tables, one for snapshots and one for restores. The first row that applies decides;
 its words are the reason that reports and ``inspect`` show. What the tables leave to the single
-file follows in `Plan.for_file`.
+file follows in `Plan.for_file`. Nothing else decides; `transfer.linking` carries the decisions out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 from ..backends.errors import UsageError
 from ..backends.request import locate
 from .files.ownership import Ownership
-from .handles import InMemoryHandle, StateHandle
+from .handles import InMemoryHandle, SegmentHandle, StateHandle
 
 
 class Method(Enum):
@@ -79,6 +79,7 @@ class Snapshot:
         shared: the checkpoint's shared directory.
         paths_copy: whether a backend can copy from ``working`` to ``target`` by paths.
         merging: whether small files are merged, which passes bytes through a stream.
+        real_files: see `Plan`.
     """
 
     working: str | None
@@ -88,6 +89,7 @@ class Snapshot:
     paths_copy: bool = True
     merging: bool = False
     force_copy: bool = False
+    real_files: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +100,21 @@ class Restore:
         working: directory that the database's files go to; None where only a local one exists.
         sources: directories of the checkpoint's shared files.
         own_shared: this job's shared directory; sources below it mean a failover of the same job.
+            None where no job is known.
+        real_files: see `Plan`.
     """
 
     working: str | None
     sources: tuple[str, ...]
-    own_shared: str
+    own_shared: str | None
     claim: ClaimMode = ClaimMode.NO_CLAIM
     paths_copy: bool = True
     force_copy: bool = False
+    real_files: bool = False
 
     @property
     def is_failover(self) -> bool:
-        return all(_below(source, self.own_shared) for source in self.sources)
+        return self.own_shared is not None and all(_below(source, self.own_shared) for source in self.sources)
 
 
 def _below(path: str, directory: str) -> bool:
@@ -120,6 +125,8 @@ def _same_store(first: str | None, second: str) -> bool:
     return first is not None and locate(first).authority == locate(second).authority
 
 
+#: How files end that hold the rows of a canonical savepoint.
+ROWS = ".parquet"
 FORCED = "copying is forced"
 SNAPSHOT_TABLE: tuple[tuple[Callable[[Snapshot], bool], str], ...] = (
     (lambda s: s.force_copy, FORCED),
@@ -155,10 +162,18 @@ RESTORE_REUSE = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a table decided for a whole snapshot or restore; `for_file` for one file of it."""
+    """What a table decided for a whole snapshot or restore; `for_file` for one file of it.
+
+    Args:
+        links: whether a hard link, which is a file of its own, may stand in for a copy on one disk.
+        real_files: whether the database opens files by their names, as RocksDB does, and so cannot
+            use a part of a larger one in its place.
+    """
 
     decision: Decision
     copy_method: Method
+    links: bool = True
+    real_files: bool = False
 
     def for_file(
         self,
@@ -179,11 +194,16 @@ class Plan:
         """
         if isinstance(handle, InMemoryHandle):
             return Decision(Method.BYTES_COPY, "its bytes are in the metadata")
+        if name.endswith(ROWS):
+            # A link reads nothing, and nothing but its checksum would tell that a row is damaged.
+            return Decision(self.copy_method, "its rows are read into the database")
         if ownership is Ownership.PRIVATE or not name.endswith(".sst"):
             return Decision(self.copy_method, "the file may change: each side keeps its own")
+        if self.real_files and isinstance(handle, SegmentHandle):
+            return Decision(self.copy_method, "it is a part of a larger file")
         if self.decision.method is Method.REUSE:
             return self.decision
-        if link:
+        if link and self.links:
             return Decision(Method.REUSE, "a hard link on one disk: the file never changes")
         return Decision(self.copy_method, self.decision.reason)
 
@@ -191,16 +211,18 @@ class Plan:
 def plan_snapshot(snapshot: Snapshot) -> Plan:
     """Decide how a snapshot's files get to the checkpoint."""
     copy = Method.PATHS_COPY if snapshot.paths_copy and not snapshot.merging else Method.BYTES_COPY
+    links = not (snapshot.force_copy or snapshot.merging or snapshot.sharing is Sharing.NO_SHARING)
     for applies, reason in SNAPSHOT_TABLE:
         if applies(snapshot):
-            return Plan(Decision(copy, reason), copy)
-    return Plan(Decision(Method.REUSE, SNAPSHOT_REUSE), copy)
+            return Plan(Decision(copy, reason), copy, links, snapshot.real_files)
+    return Plan(Decision(Method.REUSE, SNAPSHOT_REUSE), copy, links, snapshot.real_files)
 
 
 def plan_restore_transfer(restore: Restore) -> Plan:
     """Decide how a checkpoint's files get to the database."""
     copy = Method.PATHS_COPY if restore.paths_copy else Method.BYTES_COPY
+    links = not restore.force_copy
     for applies, reason in RESTORE_TABLE:
         if applies(restore):
-            return Plan(Decision(copy, reason), copy)
-    return Plan(Decision(Method.REUSE, RESTORE_REUSE[restore.claim]), copy)
+            return Plan(Decision(copy, reason), copy, links, restore.real_files)
+    return Plan(Decision(Method.REUSE, RESTORE_REUSE[restore.claim]), copy, links, restore.real_files)

@@ -19,8 +19,9 @@ from ..backends.request import CopyRequest
 from .checkpoint.layout import CheckpointLocation
 from .file_systems import FileSystems
 from .handles import InMemoryHandle, RelativeFileHandle
-from .linking import link_files
+from .linking import link_files, snapshot_plan
 from .objects import Objects
+from .strategy import Plan
 
 _log = logging.getLogger(__name__)
 
@@ -61,12 +62,14 @@ class StateUploader:
         closeables: CloseableRegistry,
         *,
         progress: Progress | None = None,
+        strategy: Plan | None = None,
     ) -> tuple[tuple[RelativeFileHandle | InMemoryHandle, ...], CopyReport]:
         """Upload every file under a new random name; small ones become part of their handle.
 
-        SST files are linked where the checkpoint is on their disk.
-
         If it fails, and once all work has ended, what had been uploaded is deleted.
+
+        Args:
+            strategy: decides which files are linked; by default that of an incremental checkpoint.
 
         Returns:
             A handle per upload, in the order given, with size and CRC64NVME; and the report.
@@ -86,7 +89,10 @@ class StateUploader:
             handles.append(handle)
             if isinstance(handle, RelativeFileHandle):
                 requests.append(_request(location, handle, upload.path))
-        report = self._copy(requests, closeables, progress)
+        report = CopyReport()
+        if requests:
+            plan = strategy or snapshot_plan(self.file_systems, location, os.path.dirname(requests[0].source))
+            report = self._copy(requests, plan, closeables, progress)
         return tuple(handles), CopyReport(report.files, time.monotonic() - started)
 
     def _handle(self, upload: Upload) -> RelativeFileHandle | InMemoryHandle:
@@ -99,12 +105,14 @@ class StateUploader:
         return RelativeFileHandle(upload.scope, str(uuid.uuid4()), size, checksum)
 
     def _copy(
-        self, requests: Sequence[CopyRequest], closeables: CloseableRegistry, progress: Progress | None
+        self,
+        requests: Sequence[CopyRequest],
+        strategy: Plan,
+        closeables: CloseableRegistry,
+        progress: Progress | None,
     ) -> CopyReport:
         try:
-            linked, left = link_files(
-                requests, self.file_systems, closeables, names=[each.source for each in requests], progress=progress
-            )
+            linked, left = link_files(requests, strategy, closeables, uploads=True, progress=progress)
             report = self.file_systems.copy(left, closeables, progress=progress)
             return CopyReport((*linked, *report.files), report.seconds)
         except BaseException:

@@ -15,11 +15,13 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ...backends.errors import UsageError
 from ...backends.landing import reading, writing
 from ...backends.request import locate
 from ..handles import FileHandle, SegmentHandle
 from .mapping import FileLike, FileMapping, PhysicalFile, normal
 from .ownership import Ownership, ownership_of_new_file
+from .second_name import second_name
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -119,22 +121,19 @@ class FileManager:
             how: ``hard-link`` or ``symbolic-link``.
 
         Raises:
+            UsageError: the path stands for a part of a file, which no link can give.
             DestinationError: ``target`` exists or cannot be made.
             SourceNotFound: the physical file is gone.
         """
-        source = os.path.abspath(locate(self.mapping.get(path).path).key)
+        file = self.mapping.get(path)
+        if isinstance(file.handle, SegmentHandle):
+            raise UsageError(f"{path} is a part of {file.path}", remedy="copy it, or read it through the view")
+        source = os.path.abspath(locate(file.path).key)
         with reading(source):
             os.stat(source)
         with writing(target):
             os.makedirs(os.path.dirname(os.path.abspath(target)), exist_ok=True)
-            try:
-                os.link(source, target)
-            except FileExistsError:
-                raise
-            except OSError:
-                os.symlink(source, target)
-                return "symbolic-link"
-        return "hard-link"
+            return second_name(source, target, symbolic=True)
 
     def close(self) -> None:
         """Forget every path and delete what the database owns; its directories go if that leaves them empty."""

@@ -28,7 +28,7 @@ from ..checkpoint.layout import CheckpointLocation
 from ..downloader import Download, StateDownloader
 from ..handles import KeyGroupRange, StateFile
 from ..linking import Transfer, decisions_of, restore_plan
-from ..strategy import ClaimMode, Plan
+from ..strategy import ClaimMode
 from .lineage import Lineage, absolute
 from .manifest import UnknownManifest, compose, write_manifest
 from .options import RocksOptions
@@ -150,6 +150,7 @@ class StateRestore:
         self.downloader = downloader
         self.closeables = closeables
         self.claim = claim
+        self.strategy = restore_plan(downloader.file_systems, location, attempt, claim)
         self.progress = progress
         self.ends = None if deadline is None else time.monotonic() + deadline
         self.options = downloader.file_systems.configuration.of(RocksOptions)
@@ -181,11 +182,8 @@ class StateRestore:
             dict(self.seconds),
             copy,
             tuple(self.fallbacks),
-            decisions_of(self._transfer_plan(), copy.files),
+            decisions_of(self.strategy, copy.files),
         )
-
-    def _transfer_plan(self) -> Plan:
-        return restore_plan(self.downloader.file_systems, self.location, self.workspace, self.claim)
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -212,7 +210,12 @@ class StateRestore:
         left = None if self.ends is None else max(0.0, self.ends - time.monotonic())
         try:
             report = self.downloader.download(
-                self.location, downloads, self.closeables, progress=self.progress, deadline=left
+                self.location,
+                downloads,
+                self.closeables,
+                progress=self.progress,
+                deadline=left,
+                strategy=self.strategy,
             )
         except CopyFailed as failure:
             errors = [self._named(error, paths) for error in failure.errors]

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from ...backends.closeables import CloseableRegistry
 from ...backends.report import CopyReport, Progress
 from ..checkpoint.layout import EXCLUSIVE, SHARED, CheckpointLocation
-from ..handles import KeyedStateHandle, KeyGroupRange, StateFile
+from ..handles import InMemoryHandle, KeyedStateHandle, KeyGroupRange, StateFile
+from ..linking import Transfer, decisions_of, snapshot_plan, summed
+from ..strategy import Decision, Method, Sharing
 from ..uploader import StateUploader, Upload
 from .database import KeyedState
 from .key_groups import PREFIX_BYTES, key_groups_between
@@ -18,6 +20,7 @@ from .options import RocksOptions
 from .rocksdb import open_rocksdb
 
 _WITHOUT_STATE = (".log", "LOCK", "LOG", "IDENTITY")
+_REFERENCED = Decision(Method.REUSE, "a completed checkpoint has the file")
 _LONGEST_TAIL = b"\xff" * 8
 
 
@@ -28,6 +31,7 @@ class SnapshotReport:
     Args:
         bytes_reused: of SST files that an earlier checkpoint has.
         compacted: whether level 0 was sorted first.
+        transfers: how every file got into the checkpoint and why, as `transfer.strategy` says it.
     """
 
     handle: KeyedStateHandle
@@ -35,6 +39,7 @@ class SnapshotReport:
     bytes_reused: int
     files_reused: int
     compacted: bool
+    transfers: tuple[Transfer, ...] = ()
 
 
 def snapshot(
@@ -78,7 +83,9 @@ def take(
         new = [table for table in tables if (table.unique_id or "") not in known]
         uploads = [Upload(os.path.join(frozen, table.name), SHARED) for table in new]
         uploads += [Upload(path, EXCLUSIVE) for path in private]
-        handles, report = uploader.upload(location, uploads, closeables, progress=progress)
+        sharing = Sharing.FORWARD if full else Sharing.FORWARD_BACKWARD
+        plan = snapshot_plan(uploader.file_systems, location, frozen, sharing)
+        handles, report = uploader.upload(location, uploads, closeables, progress=progress, strategy=plan)
     uploaded = dict(zip((table.name for table in new), handles, strict=False))
     files = tuple(_state_file(table, uploaded.get(table.name) or known[str(table.unique_id)]) for table in tables)
     handle = KeyedStateHandle(
@@ -93,7 +100,17 @@ def take(
     state.lineage.begin(location.checkpoint_id, location.base, identified)
     state.lineage.save(state.directory)
     reused = [file for file in files if file.name not in uploaded]
-    return SnapshotReport(handle, report, sum(file.size for file in reused), len(reused), compacted)
+    inline = [(plan.for_file(file.name, file.handle), file.size) for file in _inline(handle) if file not in reused]
+    transfers = (
+        *summed((_REFERENCED, file.size) for file in reused),
+        *decisions_of(plan, report.files, uploaded=True),
+        *summed(inline),
+    )
+    return SnapshotReport(handle, report, sum(file.size for file in reused), len(reused), compacted, transfers)
+
+
+def _inline(handle: KeyedStateHandle) -> list[StateFile]:
+    return [file for file in (*handle.shared, *handle.private) if isinstance(file.handle, InMemoryHandle)]
 
 
 def _state_file(table: TableFile, handle: object) -> StateFile:

@@ -10,6 +10,7 @@ from ..handles import StateFile
 from ..keyed.parts import Part
 from ..keyed.restore import RestoreReport, StateRestore
 from ..keyed.rocksdb import ingest_rows, open_rocksdb, rocksdb_errors
+from ..linking import decisions_of
 from .rows_file import read_rows
 
 if TYPE_CHECKING:
@@ -36,7 +37,14 @@ class RowsRestore(StateRestore):
         copy = CopyReport.joined(self.copies, seconds=self.seconds["transfer"])
         plan = self.plan
         return RestoreReport(
-            plan.method, plan.key_groups, len(copy.files), copy.bytes, plan.bytes_saved, dict(self.seconds), copy
+            plan.method,
+            plan.key_groups,
+            len(copy.files),
+            copy.bytes,
+            plan.bytes_saved,
+            dict(self.seconds),
+            copy,
+            transfers=decisions_of(self.strategy, copy.files),
         )
 
     def _ingest(self, database: Rdict, part: Part, file: StateFile) -> None:

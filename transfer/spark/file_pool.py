@@ -16,7 +16,8 @@ from ..checkpoint.layout import CheckpointLocation, CopySource
 from ..downloader import Download, StateDownloader
 from ..file_systems import FileSystems
 from ..handles import FileHandle, RelativeFileHandle, SegmentHandle, StateHandle
-from ..linking import HARD_LINK
+from ..linking import LINKS
+from ..strategy import Plan
 
 #: Only these are never written again once they are made.
 _IMMUTABLE = ".sst"
@@ -44,7 +45,9 @@ class FilePool:
         return found
 
     def add(self, digest: str, path: str) -> None:
-        """Keep a link to a file. A file system without hard links keeps none."""
+        """Keep a link to a file. A file system without hard links keeps none; a symbolic link is no file of ours."""
+        if os.path.islink(path):
+            return
         with contextlib.suppress(OSError):
             os.link(path, self._directory / f"{digest}-{os.stat(path).st_mtime_ns}")
 
@@ -84,6 +87,7 @@ class PooledDownloader(StateDownloader):
         *,
         progress: Progress | None = None,
         deadline: float | None = None,
+        strategy: Plan | None = None,
     ) -> CopyReport:
         started = time.monotonic()
         index = self._pool.index()
@@ -96,9 +100,9 @@ class PooledDownloader(StateDownloader):
             else:
                 missing.append((download, digest))
         rest = [download for download, _ in missing]
-        report = super().download(location, rest, closeables, progress=progress, deadline=deadline)
+        report = super().download(location, rest, closeables, progress=progress, deadline=deadline, strategy=strategy)
         # A link to the checkpoint's own file was not read, so nothing is known of its checksum.
-        unread = {file.request.destination for file in report.files if file.method == HARD_LINK}
+        unread = {file.request.destination for file in report.files if file.method in LINKS}
         for download, digest in missing:
             if digest and download.path not in unread:
                 self._pool.add(digest, download.path)
