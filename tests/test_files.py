@@ -133,6 +133,13 @@ def test_materializing_links_and_reads_nothing(manager: FileManager, tmp_path: P
         manager.materialize("/db/1.sst", str(target))
 
 
+def test_a_part_of_a_file_is_not_materialized(manager: FileManager, tmp_path: Path) -> None:
+    manager.restore("/db/1.sst", SegmentHandle(checkpoint_file(tmp_path), 1, 3))
+    with pytest.raises(UsageError, match="is a part of"):
+        manager.materialize("/db/1.sst", str(tmp_path / "real"))
+    assert not (tmp_path / "real").exists()
+
+
 def test_materializing_across_file_systems_is_a_symbolic_link(manager: FileManager, tmp_path: Path) -> None:
     shm = Path("/dev/shm")
     if not shm.is_dir() or os.stat(shm).st_dev == os.stat(tmp_path).st_dev:

@@ -153,3 +153,16 @@ def test_a_restore_reuses_only_when_no_row_forbids_it(restore: Restore) -> None:
     decision = plan_restore_transfer(restore).decision
     assert (decision.method is Method.REUSE) == (not reasons)
     assert not reasons or decision.reason == reasons[0]
+
+
+def test_a_database_of_real_files_copies_a_part_of_a_file_and_rows_out() -> None:
+    plan = plan_restore_transfer(dataclasses.replace(CLAIMED, real_files=True))
+    assert plan.for_file("1.sst", SegmentHandle(FILE, 2, 3), link=True).method is Method.PATHS_COPY
+    assert plan.for_file("1.sst", FILE).method is Method.REUSE
+    assert plan.for_file("part-0.parquet", FILE, link=True).method is Method.PATHS_COPY
+
+
+@pytest.mark.parametrize("changes", [{"force_copy": True}, {"sharing": Sharing.NO_SHARING}, {"merging": True}])
+def test_a_snapshot_that_must_be_its_own_is_not_linked(changes: dict[str, object]) -> None:
+    plan = plan_snapshot(dataclasses.replace(REUSING, **changes))  # type: ignore[arg-type]
+    assert plan.for_file("1.sst", link=True).method is not Method.REUSE

@@ -9,6 +9,7 @@ import pytest
 from statelift.backends.checksums import crc64nvme, crc64nvme_of_file
 from statelift.backends.closeables import CloseableRegistry
 from statelift.backends.errors import CopyCancelled, CopyFailed
+from statelift.backends.options import Configuration
 from statelift.transfer.checkpoint.coordinator import CheckpointListener
 from statelift.transfer.checkpoint.layout import CheckpointLocation
 from statelift.transfer.handles import InMemoryHandle, KeyGroupRange
@@ -18,7 +19,7 @@ from statelift.transfer.keyed.manifest import UnknownManifest
 from statelift.transfer.keyed.plan import groups_of
 from statelift.transfer.keyed.snapshot import take
 
-from .conftest import Job, handles_of
+from .conftest import SMALL, Job, handles_of
 
 
 @pytest.fixture
@@ -242,3 +243,25 @@ def test_an_empty_state(job):
     job.check()
     job.write([(0, b"k", b"v"), (127, b"k", b"v")])
     job.check()
+
+
+@pytest.mark.parametrize(
+    ("options", "full", "first", "reason"),
+    [
+        ({}, False, "reuse", "a hard link on one disk"),
+        ({}, True, "reuse", "a hard link on one disk"),
+        ({"state.force-copy": "true"}, False, "paths copy", "copying is forced"),
+    ],
+)
+def test_the_report_says_how_the_files_went_and_why(tmp_path, options, full, first, reason):
+    job = Job(tmp_path / "state", str(tmp_path / "base"), Configuration({**SMALL, **options}, environ={}))
+    job.begin()
+    job.churn(random.Random(1), 2000)
+    (report,) = job.checkpoint(full=full)
+    tables = sum(file.size for file in report.handle.shared)
+    found = [each for each in report.transfers if reason in each.decision.reason]
+    assert [(each.decision.method.value, each.bytes) for each in found] == [(first, tables)]
+    (again,) = job.checkpoint()
+    reused = [each for each in again.transfers if each.decision.reason == "a completed checkpoint has the file"]
+    assert [(each.files, each.bytes) for each in reused] == [(again.files_reused, again.bytes_reused)]
+    job.close()
