@@ -53,8 +53,7 @@ def reading(source: str, request: CopyRequest | None = None) -> Iterator[None]:
         raise AccessDenied(f"cannot read {source}: {reason}", request=request) from error
 
 
-@contextmanager
-def opened(path: str, request: CopyRequest) -> Iterator[int]:
+def open_regular(path: str, request: CopyRequest) -> int:
     """The descriptor of a regular file, for reading.
 
     Raises:
@@ -64,15 +63,29 @@ def opened(path: str, request: CopyRequest) -> Iterator[int]:
     with reading(path, request):
         # A pipe without a writer would wait for one.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            _require_regular(fd, path, request)
+        except BaseException:
+            os.close(fd)
+            raise
+    return fd
+
+
+def _require_regular(fd: int, path: str, request: CopyRequest) -> None:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+        raise OSError(code, os.strerror(code), path)
+    if status.st_size == 0 and os.pread(fd, 1, 0):
+        # As files of /proc: copied by its size it would be an empty one, and count as whole.
+        raise IntegrityError(f"{path} has bytes, but its file system gives it no size", request=request)
+
+
+@contextmanager
+def opened(path: str, request: CopyRequest) -> Iterator[int]:
+    """As `open_regular`, and closed at the end of the block."""
+    fd = open_regular(path, request)
     try:
-        with reading(path, request):
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
-                raise OSError(code, os.strerror(code), path)
-            if status.st_size == 0 and os.pread(fd, 1, 0):
-                # As files of /proc: copied by its size it would be an empty one, and count as whole.
-                raise IntegrityError(f"{path} has bytes, but its file system gives it no size", request=request)
         yield fd
     finally:
         os.close(fd)

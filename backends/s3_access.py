@@ -86,7 +86,8 @@ class S3Access:
         if region is None and self.options.profile is None:
             region = environment_region()
         if region is None:
-            region = self.session().get_config_variable("region")
+            with translating("region"):
+                region = self.session().get_config_variable("region")
         return str(region or DEFAULT_REGION)
 
     @property

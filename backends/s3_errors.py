@@ -155,7 +155,10 @@ def _from_botocore(error: Exception, subject: str, request: CopyRequest | None, 
                 remedy="set s3.access-key and s3.secret-key, or AWS's own environment, or s3.anonymous",
                 **where,
             )
-        case botocore.CredentialRetrievalError() | botocore.TokenRetrievalError() | botocore.ProfileNotFound():
+        case botocore.ProfileNotFound():
+            remedy = "check s3.profile, AWS_PROFILE and the AWS configuration files"
+            return AccessDenied(f"{subject}: {error}", remedy=remedy, **where)
+        case botocore.CredentialRetrievalError() | botocore.TokenRetrievalError():
             return AccessDenied(f"{subject}: {error}", **where)
         case botocore.FlexibleChecksumError():
             return IntegrityError(f"{subject}: {error}", **where)

@@ -253,7 +253,7 @@ class Engine:
     def _fail_the_rest(self) -> None:
         for request in self._batch.requests:
             if id(request) not in self._settled:
-                message = f"{request.source} was not copied within {self._batch.deadline:g} s"
+                message = f"{request.source} was not copied within {self._batch.deadline:.3g} s"
                 self._errors.append(DeadlineExceeded(message, request=request, backend="wire"))
 
     # Workers.

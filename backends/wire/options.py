@@ -91,7 +91,11 @@ class WireOptions(OptionGroup):
         help="Local directory of the upload journal and of the limits that processes share.",
     )
     retry_time: float = option(
-        "wire.retry-time", 60.0, parse=parse_duration, shown="60s", help="Limit for the retries of one file part."
+        "wire.retry-time",
+        60.0,
+        parse=parse_duration,
+        shown="60s",
+        help="Limit for the retries of one part, counted anew after worthwhile progress.",
     )
     minimum_rate: int = option(
         "wire.minimum-rate",

@@ -26,8 +26,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ..checksums import crc32c_of_descriptor, crc64nvme_joined, crc64nvme_of_descriptor, to_base64
+from ..disk import open_regular, reading
 from ..errors import IntegrityError, SourceChanged, TransferError
-from ..landing import reading
 from ..report import CopiedFile
 from ..request import CopyRequest, locate
 from .exchange import FileBody, Order
@@ -79,11 +79,8 @@ class Upload(ToObject):
             SourceNotFound, AccessDenied: it cannot be read.
             IntegrityError: its size or checksum is not the request's.
         """
-        with reading(self.request.source, self.request):
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            self.engine.opened(self)
-            if os.path.isdir(self._path):
-                raise IsADirectoryError(21, os.strerror(21))
+        self._fd = open_regular(self._path, self.request)
+        self.engine.opened(self)
         self._state = self._look()
         self._length = self._measure(self._state[0])
         self.weight = self._length

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from statelift.backends.closeables import CloseableRegistry
-from statelift.backends.errors import BackendError, IntegrityError
+from statelift.backends.errors import BackendError, CopyFailed, IntegrityError
+from statelift.backends.options import Configuration
 from statelift.backends.request import CopyRequest
+from statelift.backends.wire import WireFileSystem
 from statelift.transfer.demo.s3_server import S3Server
 
 from ..servers import request_actions as requests
@@ -161,3 +163,14 @@ def test_rclone_takes_signed_payloads(s3: S3Server, bucket: str, tmp_path: Path,
         found = {each.header("x-amz-content-sha256") for each in kit.server.requests}
     assert "UNSIGNED-PAYLOAD" not in found
     assert (s3.root / bucket / key).read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("source", "message"), [("/proc/self/status", "gives it no size"), ("/dev/zero", "cannot read")]
+)
+def test_a_source_without_a_size_is_no_empty_file(
+    source: str, message: str, bucket: str, configuration: Configuration
+) -> None:
+    with pytest.raises(CopyFailed) as raised:
+        WireFileSystem(configuration).copy_files([CopyRequest(source, f"s3://{bucket}/x")], CloseableRegistry())
+    assert message in str(raised.value)
