@@ -8,6 +8,7 @@ else is an error of the tree, and the scheduler's business.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
 
@@ -33,7 +34,11 @@ _CHUNK = 256 << 10
 
 
 class Client:
-    """Requests of one loop."""
+    """Requests of one loop.
+
+    Attributes:
+        promptest: the shortest wait for an answer's head, in seconds.
+    """
 
     def __init__(self, loop: Loop, access: S3Access, endpoints: Endpoints, pool: Pool, options: WireOptions) -> None:
         self.loop = loop
@@ -45,6 +50,7 @@ class Client:
         self.scratch = memoryview(bytearray(_CHUNK))
         self._throttles: dict[str, Throttle] = {}
         self._signers = Signers(loop, access)
+        self.promptest = math.inf
 
     # Asking.
 
@@ -185,9 +191,12 @@ class Client:
             await connection.send(order.body, time.monotonic() + stall)
         elif order.body is not None:
             first = await self._send_file(order.body, connection, reader, order.subject)
-        until = time.monotonic() + (order.patience or stall)
+        sent = time.monotonic()
+        until = sent + (order.patience or stall)
         while reader.head is None:
             first = await self._receive_head(connection, reader, until)
+        order.waited = time.monotonic() - sent
+        self.promptest = min(self.promptest, order.waited)
         return Exchange(self, connection, reader, reader.head, first)
 
     async def _receive_head(self, connection: Connection, reader: ResponseReader, until: float) -> list[memoryview]:

@@ -34,6 +34,7 @@ class Download:
         self.landing: Landing | None = None
         self._target = locate(request.destination).key
         self._ranges: list[Range] = []
+        self._untouched: dict[int, Range] = {}
         self._left = 0
         self._restarts = 0
         self._one_stream = False
@@ -42,7 +43,7 @@ class Download:
 
     def begin(self) -> None:
         """Plan the ranges as far as the size is known, and schedule them."""
-        self._left, self._ranges, self._stored = 0, [], None
+        self._left, self._ranges, self._untouched, self._stored = 0, [], {}, None
         expected = self.request.expected
         if expected is None and self.total is not None:
             expected = self.total - self.request.offset
@@ -73,8 +74,22 @@ class Download:
     def _add(self, start: int, length: int | None) -> None:
         job = Range(self, start, length)
         self._ranges.append(job)
+        self._untouched[start] = job
         self._left += 1
         self.engine.schedule.add(job)
+
+    def enlarge(self, job: Range) -> None:
+        """Let a range that begins take over those behind it, up to the size that suits the store."""
+        if self._untouched.pop(job.start, None) is None:
+            return
+        while job.length is not None and job.length < self.engine.range_size.bytes:
+            follower = self._untouched.pop(job.start + job.length, None)
+            if follower is None:
+                return
+            job.length = None if follower.length is None else job.length + follower.length
+            follower.is_merged = True
+            self._ranges.remove(follower)
+            self._left -= 1
 
     def staged(self) -> Landing:
         """The staged file, made when the first range starts."""

@@ -32,6 +32,7 @@ from .loop import Loop
 from .options import WireOptions
 from .parts import ToObject
 from .pool import Pool
+from .range_size import RangeSize
 from .retry import Budget
 from .schedule import Job, Schedule
 from .server_side import ServerSideCopy
@@ -40,6 +41,11 @@ from .upload import Upload
 from .watch import Rates, SlowTransfer, Watch
 
 _FIRST_WORKERS = 4
+#: No more workers before an answer came this soon, in seconds, or so many jobs are done: some stores
+#: work long for every request (`RangeSize`).
+_WORKERS_UNPROVEN = 16
+_PROMPT = 0.1
+_PROOF = 2
 _GROW_EVERY = 0.004
 _GROW_EVERY_TLS = 0.02  # a handshake costs a millisecond of CPU: sooner, and they would be most of the idling
 _IDLE_SHARE = 0.2
@@ -86,8 +92,10 @@ class Engine:
         self._errors: list[TransferError] = []
         self._settled: set[int] = set()
         self._workers = 0
+        self._jobs_done = 0
         self._tls = endpoints.uses_tls
         self._rates = Rates()
+        self.range_size = RangeSize(options.part_size)
         self._numbers = 0
         self._descriptors = max(_DESCRIPTORS_EACH, free_descriptors() - _DESCRIPTORS_KEPT)
         self._uploads = False
@@ -259,7 +267,10 @@ class Engine:
     # Workers.
 
     def _add_workers(self, count: int) -> None:
-        for _ in range(min(count, self._worker_limit() - self._workers)):
+        limit = self._worker_limit()
+        if self._jobs_done < _PROOF and self.client.promptest > _PROMPT:
+            limit = min(limit, _WORKERS_UNPROVEN)
+        for _ in range(min(count, limit - self._workers)):
             self._workers += 1
             self.loop.spawn(self._work())
 
@@ -281,6 +292,7 @@ class Engine:
         while (job := await self.schedule.next()) is not None:
             try:
                 await job.run()
+                self._jobs_done += 1
             except TransferError as error:
                 self._settle(job, error)
             except Exception as error:

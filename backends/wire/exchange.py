@@ -45,6 +45,7 @@ class Order:
         headers: ``x-amz-*`` only; they are signed.
         unsigned: further headers.
         patience: seconds to wait for the answer's head; None: the stall timeout.
+        waited: seconds from the end of the request to the answer's head, once it has come.
     """
 
     method: str
@@ -55,6 +56,7 @@ class Order:
     unsigned: dict[str, str] = field(default_factory=dict)
     body: bytes | FileBody | None = None
     patience: float | None = None
+    waited: float = 0.0
 
     @property
     def subject(self) -> str:

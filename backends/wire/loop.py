@@ -208,6 +208,8 @@ class Loop:
         """
         while len(self._tasks) > len(self._daemons):
             for _ in range(len(self._ready)):
+                if self._interrupted is not None:
+                    break
                 self._step(*self._ready.popleft())
             if self._interrupted is not None:
                 self.throw(self._interrupted)
@@ -274,8 +276,9 @@ class Loop:
     def _fire(self, now: float) -> None:
         while self._timers and self._timers[0][0] <= now:
             _, _, task, nap = heapq.heappop(self._timers)
-            if task.naps == nap:
-                self._rouse(task)
+            if task.naps == nap and self._rouse(task):
+                # Before those that are only ready: one of them may be slow, and this may be the deadline.
+                self._ready.rotate(1)
 
     def _sweep(self, now: float) -> None:
         """End the waits for sockets whose time has passed. Few tasks, so a scan is cheaper than a heap."""

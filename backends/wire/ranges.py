@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from typing import TYPE_CHECKING
 
 from ..errors import BackendError, ConnectionFailed, IntegrityError, TransferError
@@ -37,6 +38,7 @@ class Range:
         start: offset in the object.
         length: None: to the object's end, wherever that is.
         arrived: bytes that are written.
+        is_merged: another range has taken it over.
     """
 
     def __init__(self, download: Download, start: int, length: int | None) -> None:
@@ -44,6 +46,7 @@ class Range:
         self.start = start
         self.length = length
         self.arrived = 0
+        self.is_merged = False
         self.generation = download.generation
         self.weight = length if length is not None else 1 << 62
         if download.request.expected is not None:
@@ -62,7 +65,7 @@ class Range:
 
     @property
     def stale(self) -> bool:
-        return self.generation != self._download.generation
+        return self.is_merged or self.generation != self._download.generation
 
     @property
     def left(self) -> int | None:
@@ -79,7 +82,10 @@ class Range:
         if self.length == 0 and self.start > 0:
             download.finished(self)
             return
-        exchange = await download.engine.client.open(self._order())
+        download.enlarge(self)
+        order, before = self._order(), self.arrived
+        exchange = await download.engine.client.open(order)
+        began = time.monotonic()
         try:
             with network(download.request.source):
                 self._accept(exchange.head)
@@ -88,6 +94,7 @@ class Range:
             exchange.abort()
             raise
         exchange.finish()
+        download.engine.range_size.answered(self.arrived - before, order.waited, time.monotonic() - began)
         download.finished(self)
 
     def _order(self) -> Order:

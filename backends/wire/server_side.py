@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: One CopyObject of a gigabyte takes seconds: larger objects are quicker, and retried sooner, in parts.
 _SINGLE_MOST = 1 << 30
 _PART = 256 << 20
+#: What one CopyObject takes at most.
+_WHOLE_MOST = 5 << 30
 
 
 class ServerSideCopy(ToObject):
@@ -37,6 +39,7 @@ class ServerSideCopy(ToObject):
         self._total: int | None = request.size
         self._part = _PART
         self._restarted = False
+        self._copies_ranges = True
 
     def begin(self) -> None:
         self.add(self._start)
@@ -52,7 +55,8 @@ class ServerSideCopy(ToObject):
         await self.start_parts(max(1, -(-length // self._part)), self._copy_part, checksum=False)
 
     def _needs_parts(self) -> bool:
-        return self._total is not None and (self._expected() > _SINGLE_MOST or self._is_range())
+        most = _SINGLE_MOST if self._copies_ranges else _WHOLE_MOST
+        return self._total is not None and (self._expected() > most or self._is_range())
 
     def _is_range(self) -> bool:
         return self.request.offset > 0 or self._expected() != self._total
@@ -120,6 +124,8 @@ class ServerSideCopy(ToObject):
         await self._check(elements(body))
 
     async def _copy_part(self, index: int) -> None:
+        if not self._copies_ranges:
+            return
         first = self.request.offset + index * self._part
         end = min(first + self._part, self.request.offset + self._expected())
         order = self.part_order(index)
@@ -127,14 +133,35 @@ class ServerSideCopy(ToObject):
         if end > first:
             order.headers["x-amz-copy-source-range"] = f"bytes={first}-{end - 1}"
         order.patience = self.engine.patience
-        _, body = await self.engine.client.ask(order)
+        try:
+            _, body = await self.engine.client.ask(order)
+        except TransferError:
+            if not self._copies_ranges:
+                return  # aborted meanwhile
+            raise
         etag = elements(body).get("ETag")
         if not etag:
-            raise UnsupportedCopy(f"{self.request.source}: the store cannot copy ranges by itself")
+            await self._give_up_ranges()
+            return
         if self._left == 1:
             # The last chance to leave the destination as it was.
             await self._require_unchanged()
         self.part_done(index, etag, None)
+
+    async def _give_up_ranges(self) -> None:
+        """Copy the object whole after all: the store (rclone) took a part's copy for an empty upload.
+
+        Raises:
+            UnsupportedCopy: it is a range, or too large for that.
+        """
+        if not self._copies_ranges:
+            return
+        self._copies_ranges = False
+        if self._needs_parts():
+            raise UnsupportedCopy(f"{self.request.source}: the store cannot copy ranges by itself")
+        await self.abort()
+        self.engine.holds_parts(self)
+        self.add(self._copy_whole)
 
     async def completed(self, _head: Head, answer: dict[str, str]) -> None:
         await self._check(answer)

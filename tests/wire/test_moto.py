@@ -100,4 +100,4 @@ def test_ranges_of_one_object_ask_for_the_version_of_the_first(
     assert kit.download({f"s3://{moto_bucket}/key": DATA}, tmp_path / "to").errors == {}
     asked = [each.header("if-match") for each in kit.server.requests]
     assert asked == [None] + [etag] * (len(asked) - 1)
-    assert len(asked) > 3
+    assert len(asked) > 1
