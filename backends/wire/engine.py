@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Coroutine, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +83,7 @@ class Engine:
         self.options = options
         self.transfer: TransferOptions = access.transfer
         self.loop = Loop()
-        self.schedule = Schedule(self.loop)
+        self.schedule = Schedule(self.loop, self._begin_next)
         self.client = Client(self.loop, access, endpoints, pool, options)
         self.pool = pool
         self.staging = StagingArea(fsync=self.transfer.fsync)
@@ -90,7 +91,7 @@ class Engine:
         self._batch = batch
         self._done: list[CopiedFile] = []
         self._errors: list[TransferError] = []
-        self._settled: set[int] = set()
+        self._unbegun: deque[CopyRequest] = deque()
         self._workers = 0
         self._jobs_done = 0
         self._tls = endpoints.uses_tls
@@ -160,14 +161,12 @@ class Engine:
 
     def copied(self, file: CopiedFile) -> None:
         self._done.append(file)
-        self._settled.add(id(file.request))
 
     def failed(self, request: CopyRequest, error: TransferError) -> None:
         """Record a request's failure, and end the batch where that is called for."""
         error.request = error.request or request
         error.backend = error.backend or "wire"
         self._errors.append(error)
-        self._settled.add(id(request))
         if isinstance(error, NoSpace) or (self._batch.fail_fast and error.shared):
             self.loop.interrupt(_Finished())
 
@@ -207,7 +206,7 @@ class Engine:
         if self._with_parts:
             self.loop.clear_interrupt()
             for transfer in self._with_parts:
-                self.loop.spawn(_quietly(transfer.abort()))
+                self.loop.spawn(_quietly(transfer.abort))
             self.loop.spawn_daemon(self._expire(seconds))
             with contextlib.suppress(_Expired):
                 self.loop.run()
@@ -225,7 +224,8 @@ class Engine:
                 return
             self._add_workers(_FIRST_WORKERS)
             if self._uploads:
-                self.loop.spawn(_quietly(abort_abandoned(self.client, self._state_directory / "uploads", self._store)))
+                uploads = self._state_directory / "uploads"
+                self.loop.spawn(_quietly(lambda: abort_abandoned(self.client, uploads, self._store)))
             self.loop.spawn(self._grow())
             if limit is not None:
                 self.loop.spawn_daemon(self._expire(limit))
@@ -236,31 +236,39 @@ class Engine:
             self._fail_the_rest()
 
     def _begin(self) -> None:
+        """Refuse what cannot be copied, and put the rest in order: of unknown size first, then the largest."""
+        accepted = []
         for request in self._batch.requests:
-            try:
-                self._new_transfer(request).begin()
-            except TransferError as error:
-                self.failed(request, error)
+            source, destination = locate(request.source), locate(request.destination)
+            if "s3" in {source.scheme, destination.scheme} <= {"s3", "file"}:
+                accepted.append(request)
+                self._uploads = self._uploads or destination.scheme == "s3"
+            else:
+                message = f"wire cannot copy {request.source} to {request.destination}"
+                self.failed(request, UnsupportedCopy(message))
+        self._unbegun = deque(sorted(accepted, key=_weight, reverse=True))
+        self.schedule.unbegun = len(accepted)
+
+    def _begin_next(self) -> None:
+        request = self._unbegun.popleft()
+        try:
+            self._new_transfer(request).begin()
+        except TransferError as error:
+            self.failed(request, error)
 
     def _new_transfer(self, request: CopyRequest) -> Download | Upload | ServerSideCopy:
-        source, destination = locate(request.source), locate(request.destination)
-        if source.scheme == "s3" and destination.is_local:
+        if locate(request.destination).is_local:
             return Download(self, request)
-        if source.is_local and destination.scheme == "s3":
-            self._uploads = True
-            return Upload(self, request)
-        if source.scheme == destination.scheme == "s3":
-            self._uploads = True
-            return ServerSideCopy(self, request)
-        raise UnsupportedCopy(f"wire cannot copy {request.source} to {request.destination}")
+        return Upload(self, request) if locate(request.source).is_local else ServerSideCopy(self, request)
 
     async def _expire(self, seconds: float) -> None:
         await self.loop.sleep(max(0.0, seconds))
         self.loop.interrupt(_Expired())
 
     def _fail_the_rest(self) -> None:
+        settled = {id(file.request) for file in self._done} | {id(error.request) for error in self._errors}
         for request in self._batch.requests:
-            if id(request) not in self._settled:
+            if id(request) not in settled:
                 message = f"{request.source} was not copied within {self._batch.deadline:.3g} s"
                 self._errors.append(DeadlineExceeded(message, request=request, backend="wire"))
 
@@ -313,10 +321,14 @@ class Engine:
             self.schedule.later(job, delay)
 
 
-async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+def _weight(request: CopyRequest) -> int:
+    return request.expected if request.expected is not None else 1 << 62
+
+
+async def _quietly(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Cleaning up is tried; its failure must not hide what it cleans up after."""
     with contextlib.suppress(TransferError):
-        await work
+        await work()
 
 
 def store_name(access: S3Access) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from ..errors import TransferError
@@ -48,10 +49,20 @@ class Job(Protocol):
 
 
 class Schedule:
-    """Jobs that wait, and workers that wait for them."""
+    """Jobs that wait, and workers that wait for them.
 
-    def __init__(self, loop: Loop) -> None:
+    Args:
+        begin: starts the largest transfer that has not begun, which adds its jobs here. A batch of
+            100,000 files must not be 100,000 transfers in memory at once.
+
+    Attributes:
+        unbegun: how many transfers have not begun.
+    """
+
+    def __init__(self, loop: Loop, begin: Callable[[], None]) -> None:
         self._loop = loop
+        self._begin = begin
+        self.unbegun = 0
         self._heap: list[tuple[int, int, int, Job]] = []
         self._parked: deque[Task] = deque()
         self._count = 0
@@ -61,7 +72,7 @@ class Schedule:
     @property
     def waiting(self) -> int:
         """Jobs that a further worker could take now."""
-        return len(self._heap)
+        return len(self._heap) + self.unbegun
 
     def add(self, job: Job) -> None:
         self._count += 1
@@ -81,7 +92,11 @@ class Schedule:
     async def next(self) -> Job | None:
         """The next job; None: there is none and none will come. Say `done` after it."""
         while True:
-            while self._heap:
+            while self._heap or self.unbegun:
+                if not self._heap:
+                    self.unbegun -= 1
+                    self._begin()
+                    continue
                 job = heapq.heappop(self._heap)[3]
                 if not job.stale:
                     self._running += 1
@@ -93,11 +108,8 @@ class Schedule:
 
     def done(self) -> None:
         self._running -= 1
-        if self._running == 0 and not self._heap:
+        if self._running == 0 and not self.waiting:
             self._wake_all()
-
-    def clear(self) -> None:
-        self._heap.clear()
 
     def _wake_all(self) -> None:
         while self._parked:
