@@ -86,6 +86,10 @@ class SlowProxy:
                 continue
             server.settimeout(None)
             with self._lock:
+                if self._closing.is_set():
+                    _close(client)
+                    _close(server)
+                    return
                 self._sockets += [client, server]
             self._start(self._forward, client, server)
             self._start(self._forward, server, client)
