@@ -29,7 +29,7 @@ types: $(VENV)/.ready build/ns/statelift
 	$(VENV)/bin/mypy
 
 bench: $(VENV)/.ready
-	$(PY) -m statelift.bench $(if $(QUICK),--quick)
+	$(PY) -m statelift.bench $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(S3A),--s3a)
 
 $(VENV)/.ready: requirements-dev.lock pyproject.toml setup.cfg
 	@command -v $(PYTHON) >/dev/null || { echo "statelift needs Python 3.11: set PYTHON to it" >&2; exit 1; }

@@ -31,7 +31,12 @@ SCHEMES = ("http", "https")
 
 @dataclass(frozen=True)
 class Scenario:
-    """One line of the matrix."""
+    """One line of the matrix.
+
+    Args:
+        main: run in every size of benchmark; ``thorough`` ones only in the longest.
+        keeping: from a server that keeps what is uploaded.
+    """
 
     direction: str
     shape: Shape
@@ -40,6 +45,7 @@ class Scenario:
     contenders: tuple[str, ...] = (*MAIN, *PEERS)
     memory: int | None = None
     main: bool = False
+    thorough: bool = False
     keeping: bool = False
 
     @property
@@ -53,7 +59,9 @@ class Scenario:
 def matrix(settings: Settings) -> list[Scenario]:
     """Every shape and direction over HTTP and HTTPS, then the slow link, kept uploads and little memory."""
     everything = _everything(settings)
-    return [scenario for scenario in everything if scenario.main] if settings.quick else everything
+    if settings.quick:
+        return [scenario for scenario in everything if scenario.main]
+    return [scenario for scenario in everything if settings.thorough or not scenario.thorough]
 
 
 def _everything(settings: Settings) -> list[Scenario]:
@@ -103,15 +111,17 @@ def _kept(large: Shape, huge: Shape) -> list[Scenario]:
         Scenario("download", large, contenders=("s5cmd", "wire", *PEERS[2:]), keeping=True),
         Scenario("upload", large, contenders=(*MAIN[:4], *PEERS), keeping=True),
         Scenario("server-side", large, contenders=(*MAIN[:3], *PEERS[:3]), keeping=True),
-        Scenario("server-side", large, "https", contenders=FAST, keeping=True),
-        Scenario("server-side", huge, contenders=FAST, keeping=True),
+        Scenario("server-side", large, "https", contenders=FAST, keeping=True, thorough=True),
+        Scenario("server-side", huge, contenders=FAST, keeping=True, thorough=True),
     ]
 
 
 def _tight(large: Shape) -> list[Scenario]:
     return [
         Scenario("download", large, contenders=(*MAIN, *PEERS[:2]), memory=MEMORY),
-        Scenario("download", large, contenders=("s5cmd", "wire", *PEERS[2:]), memory=MEMORY, keeping=True),
+        Scenario(
+            "download", large, contenders=("s5cmd", "wire", *PEERS[2:]), memory=MEMORY, keeping=True, thorough=True
+        ),
         Scenario("upload", large, contenders=(*MAIN, *PEERS[:2]), memory=MEMORY),
     ]
 
@@ -141,7 +151,7 @@ def measure_one(scenario: Scenario, settings: Settings, recorder: Recorder, serv
 
         rounds = {each.name: rounds_of(each.name, scenario, settings) for each in found}
         interleave(rounds, one, recorder)
-    if settings.system_calls and scenario.main and scenario.direction == "download":
+    if settings.thorough and scenario.main and scenario.direction == "download":
         system_calls.measure_one(scenario.name, found, plan, settings.cpu, recorder)
 
 
