@@ -264,7 +264,7 @@ def test_system_calls_are_counted_in_a_run_of_their_own(tmp_path: Path) -> None:
 
 
 def test_the_matrix_has_every_row(tmp_path: Path) -> None:
-    names = [scenario.name for scenario in copying.matrix(Settings(tmp_path))]
+    names = [scenario.name for scenario in copying.matrix(Settings.long(tmp_path))]
     assert len(names) == len(set(names))
     for direction in ("download", "upload"):
         for shape in ("16 x 64 MiB", "2000 x 64 KiB", "1 x 2 GiB"):
@@ -273,8 +273,16 @@ def test_the_matrix_has_every_row(tmp_path: Path) -> None:
     for scheme in ("http", "https"):
         assert f"download 16 x 64 MiB, {scheme}, 30 ms to the first byte and 100 MB/s a connection" in names
         assert f"server-side 16 x 64 MiB, {scheme}, rclone serve s3" in names
-    limited_ones = [scenario for scenario in copying.matrix(Settings(tmp_path)) if scenario.memory]
+    limited_ones = [scenario for scenario in copying.matrix(Settings.long(tmp_path)) if scenario.memory]
     assert set(copying.PEERS) <= {name for scenario in limited_ones for name in scenario.contenders}
+
+
+def test_a_shorter_run_is_a_part_of_the_longer(tmp_path: Path) -> None:
+    usual = {scenario.name for scenario in copying.matrix(Settings(tmp_path))}
+    assert usual < {scenario.name for scenario in copying.matrix(Settings.long(tmp_path))}
+    quick = copying.matrix(Settings.short(tmp_path))
+    assert quick
+    assert all(scenario.main for scenario in quick)
 
 
 def test_the_quick_run_has_what_the_goals_of_copying_need(tmp_path: Path) -> None:
