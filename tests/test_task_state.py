@@ -63,6 +63,7 @@ def test_a_later_checkpoint_brings_only_what_is_new(settings: Configuration, buc
     with open_state(one, 0, 1, settings, root=reader) as state:
         assert state.restored.bytes_reused == 0
         assert state.restored.method != "reuse"
+        assert "paths copy: the database's files are local to the worker" in state.restored.reason
     with open_state(two, 0, 1, settings, root=reader) as state:
         moved = state.restored.bytes - state.restored.bytes_reused
         assert moved < 40_000 < state.restored.bytes_reused

@@ -53,6 +53,8 @@ def test_state_on_the_disk_is_not_downloaded_again(
     again = restore(spark, saved.uri, 1, configuration=here).collect()[0]
     assert (first.bytes_reused, again.bytes_reused) == (0, first.bytes)
     assert again.method == "reuse"
+    assert "paths copy: " in first.reason
+    assert again.reason == "reuse: this version was restored here before"
 
 
 def test_a_task_finds_what_restore_brought(spark: Any, saved: Saved, settings: Configuration, tmp_path: Any) -> None:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ...backends.options import Configuration
-from ...backends.report import CopyReport
 from ..checkpoint.metadata import encode
 from ..checkpoint.store import CheckpointStore
 from ..downloader import INLINE
 from ..file_systems import FileSystems
 from ..handles import key_groups_of
-from ..keyed.restore import plan_restore, restore
+from ..keyed.restore import RestoreReport, plan_restore, restore
 from ..strategy import ClaimMode
 from .file_pool import PooledDownloader
 from .local_store import LocalStore, Version, local_root
@@ -26,6 +25,7 @@ from .options import LocalStateOptions
 
 _CHECKS = ("size", "crc32c", "crc64nvme")
 REUSE = "reuse"
+_HAD = "reuse: this version was restored here before"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,7 @@ class Restored:
         bytes: of all of the state's files, those that were reused included.
         bytes_reused: of files that this disk had.
         method: the backends that moved files; ``reuse`` where none had to, ``inline`` where there are none.
+        reason: what `transfer.strategy` decided for the files, and why.
         seconds: from the question to the state's being on the disk.
         cpu_seconds: of this process and the children that it has waited for.
         verified: the weakest check that any moved or reused file passed.
@@ -45,6 +46,7 @@ class Restored:
     bytes: int = 0
     bytes_reused: int = 0
     method: str = REUSE
+    reason: str = ""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     verified: str = "size"
@@ -103,11 +105,12 @@ class Restoration:
         with FileSystems(self.configuration) as file_systems:
             downloader = PooledDownloader(file_systems, self.store.pool)
             _, report = restore(self.plan, self.location, directory, downloader, claim=self.claim)
-        return _facts(report.copy)
+        return _facts(report)
 
     def _restored(self, facts: dict[str, Any], is_new: bool) -> Restored:
         wall, cpu = (now - then for now, then in zip(_clocks(), self._started, strict=True))
-        own = {} if is_new else {"method": REUSE, "bytes_reused": facts["bytes"]}
+        had = {"method": REUSE, "reason": _HAD, "bytes_reused": facts["bytes"]}
+        own = {} if is_new else had
         return Restored(**{**facts, **own}, seconds=wall, cpu_seconds=cpu)
 
 
@@ -116,7 +119,8 @@ def local_store(configuration: Configuration, root: Path | None, key: str) -> Lo
     return LocalStore(root or local_root(configuration, key), keep=configuration.of(LocalStateOptions).versions)
 
 
-def _facts(copy: CopyReport) -> dict[str, Any]:
+def _facts(report: RestoreReport) -> dict[str, Any]:
+    copy = report.copy
     # Files from the metadata itself are checked with it.
     files = [file for file in copy.files if file.method != INLINE]
     reused = sum(file.bytes for file in files if file.method == REUSE)
@@ -126,5 +130,6 @@ def _facts(copy: CopyReport) -> dict[str, Any]:
         "bytes": copy.bytes,
         "bytes_reused": reused,
         "method": "+".join(moving) or (REUSE if files else INLINE),
+        "reason": "; ".join(map(str, report.transfers)),
         "verified": min((file.verified for file in files), key=_CHECKS.index, default="crc64nvme"),
     }

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Columns of what `restore` returns; bytes are bytes, seconds are seconds.
 COLUMNS = (
     "subtask int, executor string, host string, files int, bytes long, bytes_reused long, "
-    "method string, seconds double, cpu_seconds double, verified string, attempt int, "
+    "method string, reason string, seconds double, cpu_seconds double, verified string, attempt int, "
     "checkpoint string, fell_back string"
 )
 
