@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 import signal
@@ -127,7 +128,7 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def in_fork(work: Callable[[], object], *, seconds: float = 60) -> str:
+def in_fork(work: Callable[[], object], *, seconds: float = 20) -> str:
     """Run ``work`` in a forked child; what went wrong there, as text, or nothing."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -135,6 +136,7 @@ def in_fork(work: Callable[[], object], *, seconds: float = 60) -> str:
         code = 1
         try:
             os.close(reader)
+            faulthandler.register(signal.SIGUSR1, file=writer)
             work()
             code = 0
         except BaseException:
@@ -149,6 +151,8 @@ def in_fork(work: Callable[[], object], *, seconds: float = 60) -> str:
         status = code if ended else None
         time.sleep(0.01)
     if status is None:
+        os.kill(pid, signal.SIGUSR1)
+        time.sleep(1.0)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     with os.fdopen(reader, "rb") as said:
