@@ -42,7 +42,9 @@ class _Loop(asyncio.SelectorEventLoop):
             if isinstance(transport, asyncio.Transport):
                 with contextlib.suppress(OSError, AttributeError):
                     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-                transport.abort()
+                # One that has ended has no loop any more (asyncio's own AttributeError).
+                with contextlib.suppress(AttributeError):
+                    transport.abort()
 
 
 class Lane:
