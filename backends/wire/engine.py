@@ -44,7 +44,7 @@ from .watch import Rates, SlowTransfer, Watch
 _FIRST_WORKERS = 4
 #: No more workers before an answer came this soon, in seconds, or so many jobs are done: some stores
 #: work long for every request (`RangeSize`).
-_WORKERS_UNPROVEN = 16
+_WORKERS_UNPROVEN = _FIRST_WORKERS
 _PROMPT = 0.1
 _PROOF = 2
 _GROW_EVERY = 0.004
