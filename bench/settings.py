@@ -14,7 +14,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Settings:
-    """Sizes and counts of one run: by default those that take about a quarter of an hour on 2 cores.
+    """Sizes and counts of one run: by default about a quarter of an hour on 2 cores, by the time of its parts.
 
     Args:
         scratch: an empty directory on the disk that targets are written to.

@@ -128,20 +128,8 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def in_fork(work: Callable[[], object]) -> str:
-    """Run ``work`` in a forked child; what went wrong there, as text, or nothing.
-
-    Tried once more where it hung: threads of the test runner and of servers may hold a lock of the C
-    library in the moment of the fork, and POSIX promises the child of such a process nothing (fork(2)).
-    """
-    said = _in_fork(work)
-    return _in_fork(work) if said.startswith(_HUNG) else said
-
-
-_HUNG = "the forked process hung"
-
-
-def _in_fork(work: Callable[[], object], *, seconds: float = 20) -> str:
+def in_fork(work: Callable[[], object], *, seconds: float = 60) -> str:
+    """Run ``work`` in a forked child; what went wrong there, as text, or nothing."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -169,4 +157,4 @@ def _in_fork(work: Callable[[], object], *, seconds: float = 20) -> str:
         os.waitpid(pid, 0)
     with os.fdopen(reader, "rb") as said:
         text = said.read().decode()
-    return text if status is not None else f"{_HUNG} {text}"
+    return text if status is not None else f"the forked process hung {text}"
